@@ -120,6 +120,7 @@ QUERY_FILES: tuple[str, ...] = (
     "counters/counter_clocks",
     "counters/host_pressure",
     "counters/host_pressure_steps",
+    "counters/storage_latency",
     "counters/activity_steps",
     "counters/counter_profile",
     "gpu/gpu_counters",

@@ -199,6 +199,7 @@ def counters_page() -> str:
     from tracekit.ingest.counters.host_words import HOST
     from tracekit.ingest.counters.net_table import TABLE as NET_TABLE
     from tracekit.ingest.counters.net_words import NET
+    from tracekit.ingest.counters.storage_words import STORAGE
 
     text = (DOCS / "counters.template.md").read_text(encoding="utf-8")
     said = {
@@ -211,6 +212,8 @@ def counters_page() -> str:
         "net_names": _names(NET.values()),
         "host_formats": _formats("host"),
         "host_names": _names(HOST.values()),
+        "storage_formats": _formats("storage"),
+        "storage_names": _names(STORAGE.values()),
     }
     for name, what in said.items():
         text = text.replace(f"{{{name}}}", what)

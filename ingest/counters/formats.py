@@ -18,7 +18,7 @@ from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 class Format(NamedTuple):
     """One format."""
 
-    subject: Literal["gpu", "net", "host"]
+    subject: Literal["gpu", "net", "host", "storage"]
     """What its counters are of."""
     name: str
     origin: str
@@ -162,6 +162,18 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "CPU quota, version 1", "cpu.stat of a cgroup", True, "time lines"),
         Format("host", "CPU quota and memory limits", "cpu.stat, memory.events of cgroup v2",
                False, "time lines"),
+    )),
+    Family("vmstat", 1, "vmstat", (
+        Format("host", "vmstat", "vmstat -t", True, "each line"),
+    )),
+    Family("iostat", 1, "iostat", (
+        Format("storage", "iostat", "iostat -x -t -o JSON", True, "each report"),
+    )),
+    Family("storage", 1, "storage_files", (
+        Format("storage", "disks", "/proc/diskstats", True, "time lines"),
+        Format("storage", "NFS mounts", "/proc/self/mountstats", False, "time lines"),
+        Format("storage", "Lustre clients", "lctl get_param llite.*.stats osc.*.stats", False,
+               "snapshot_time, else time lines"),
     )),
     Family("device_csv", 3, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),

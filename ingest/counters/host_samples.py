@@ -1,4 +1,4 @@
-"""Rows of host_sample."""
+"""Rows of host_sample, and what all files of one machine share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ CGROUP_MAX_LENGTH = 200
 """Longest path of a control group that is kept."""
 
 
-class HostSamples(NetSamples):
+class OfMachine(NetSamples):
+    """The samples of one file of one machine, whose name is the file's."""
+
+    def finish(self) -> None:
+        """Write what is left, and say what the file covers and whose it is."""
+        super().finish()
+        if self.node is not None:
+            self._sink.fact(host_name=self.node)
+
+
+class HostSamples(OfMachine):
     """The samples of one file of one machine.
 
     Numbers, times and dumps are as in those of networks; a control group stands in a port's stead.
@@ -33,9 +43,3 @@ class HostSamples(NetSamples):
         )  # fmt: skip
         self._keep(place, series, (cgroup, meaning.counter), number)
         return True
-
-    def finish(self) -> None:
-        """Write what is left, and say what the file covers and whose it is."""
-        super().finish()
-        if self.node is not None:
-            self._sink.fact(host_name=self.node)

@@ -50,8 +50,8 @@ _PRESSURE = {
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
-    """Recognise it by its first keys."""
-    if _START.match(head):
+    """Recognise it by its first keys; iostat's documents begin with the same, and have disks."""
+    if _START.match(head) and b'"disk_device"' not in head:
         return Recognition(KIND, "history of a machine as sadf -j prints it (sysstat)", KIND)
     return None
 

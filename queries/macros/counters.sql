@@ -330,3 +330,116 @@ SELECT
     max(amount) FILTER (extent = 'time') AS throttled_ns
 FROM (FROM counted UNION ALL BY NAME FROM told)
 GROUP BY host, own_source_id, cgroup, resource, start_ns, end_ns;
+
+-- storage_waits: Requests to each disk and mount between two readings, and how long they took.
+--
+-- From differences of totals; before the first total, after the last, and where there is none, from
+-- the means that a collector prints.
+--
+-- param: only_epoch BOOLEAN : Whether files whose clock has no known zero are left out, as they
+--     must be wherever others' times are laid beside theirs.
+-- reads: storage_sample, clock, clock_offset
+-- columns: host VARCHAR, own_source_id INTEGER, device VARCHAR, filesystem VARCHAR,
+--     operation VARCHAR, start_ns BIGINT, end_ns BIGINT, source_id INTEGER, place BIGINT,
+--     requests_count DOUBLE, waited_ns DOUBLE
+CREATE OR REPLACE MACRO storage_waits(only_epoch) AS TABLE
+WITH
+    samples AS (
+        SELECT
+            sample.host,
+            if(sample.host IS NULL, source_id, NULL) AS own_source_id,
+            sample.device,
+            sample.filesystem,
+            split_part(sample.counter, '_', 1) AS operation,
+            split_part(sample.counter, '_', 2) AS part,
+            hash(
+                sample.host, if(sample.host IS NULL, source_id, NULL), sample.device, sample.counter
+            ) AS key,
+            source_id, clock_id, place, time_ns, interval_ns, value, counted
+        FROM storage_sample AS sample
+        LEFT JOIN clock USING (clock_id)
+        WHERE
+            time_ns IS NOT NULL
+            AND sample.device IS NOT NULL
+            AND (clock.basis = 'epoch' OR NOT only_epoch)
+            AND regexp_full_match(
+                sample.counter, '(read|write|flush|metadata)_(requests|time|rate|latency)'
+            )
+    ),
+    named AS (
+        SELECT key, host, own_source_id, device, operation, part, max(filesystem) AS filesystem
+        FROM samples
+        GROUP BY key, host, own_source_id, device, operation, part
+    ),
+    readings AS (
+        SELECT
+            key, source_id, clock_id, place, time_ns, counted,
+            CAST(NULL AS UBIGINT) AS limit_count
+        FROM samples
+        WHERE counted IS NOT NULL
+    ),
+    growth AS (
+        SELECT
+            host, own_source_id, device, operation,
+            deltas.last_time_ns AS start_ns,
+            deltas.time_ns AS end_ns,
+            max(filesystem) AS filesystem,
+            min((deltas.source_id, deltas.place)) AS spot,
+            max(CAST(delta_count AS DOUBLE)) FILTER (part = 'requests') AS requests_count,
+            max(CAST(delta_count AS DOUBLE)) FILTER (part = 'time') AS waited_ns
+        FROM counter_deltas('readings') AS deltas
+        JOIN named USING (key)
+        WHERE deltas.delta_count IS NOT NULL AND deltas.time_ns > deltas.last_time_ns
+        GROUP BY host, own_source_id, device, operation, deltas.last_time_ns, deltas.time_ns
+    ),
+    totalled AS (
+        SELECT
+            host, own_source_id, device, operation,
+            min(start_ns) AS first_ns,
+            max(end_ns) AS last_ns
+        FROM growth
+        GROUP BY host, own_source_id, device, operation
+    ),
+    printed AS (
+        SELECT
+            host, own_source_id, device, operation,
+            time_ns - interval_ns AS start_ns,
+            time_ns AS end_ns,
+            max(filesystem) AS filesystem,
+            min((source_id, place)) AS spot,
+            arg_min(value, (source_id, place)) FILTER (part = 'rate')
+            * (any_value(interval_ns) / 1e9) AS requests_count,
+            arg_min(value, (source_id, place)) FILTER (part = 'latency') AS latency_ns
+        FROM samples
+        WHERE
+            value IS NOT NULL
+            AND interval_ns > 0
+            AND NOT EXISTS (
+                SELECT 1 FROM totalled
+                WHERE
+                    totalled.host IS NOT DISTINCT FROM samples.host
+                    AND totalled.own_source_id IS NOT DISTINCT FROM samples.own_source_id
+                    AND totalled.device = samples.device
+                    AND totalled.operation = samples.operation
+                    AND samples.time_ns > totalled.first_ns
+                    AND samples.time_ns - samples.interval_ns < totalled.last_ns
+            )
+        GROUP BY host, own_source_id, device, operation, time_ns, interval_ns
+    )
+SELECT
+    host, own_source_id, device, filesystem, operation, start_ns, end_ns,
+    spot[1] AS source_id,
+    spot[2] AS place,
+    requests_count,
+    waited_ns
+FROM growth
+WHERE requests_count IS NOT NULL AND waited_ns IS NOT NULL
+UNION ALL
+SELECT
+    host, own_source_id, device, filesystem, operation, start_ns, end_ns,
+    spot[1] AS source_id,
+    spot[2] AS place,
+    requests_count,
+    requests_count * latency_ns AS waited_ns
+FROM printed
+WHERE requests_count IS NOT NULL AND latency_ns IS NOT NULL;

@@ -72,6 +72,15 @@ TABLES = (
         *_SAMPLE,
     ),
     source_table(
+        "storage_sample",
+        "One counter of a disk, or of a file system that a machine mounts, at one moment.",
+        (*PLACE_GRAIN, "device", "counter"),
+        col("device", "VARCHAR", "Disk, mount point, or file system's target.", "name"),
+        col("filesystem", "VARCHAR", "Kind of what is mounted (nfs4, lustre); null for a disk."),
+        col("interval_ns", "BIGINT", "Time before time_ns that a window is of."),
+        *_SAMPLE,
+    ),
+    source_table(
         "log_event",
         "A recognised line of a host or job log (XID, watchdog, error); never the whole line.",
         PLACE_GRAIN,

@@ -45,7 +45,7 @@ def writing(place: Path) -> Iterator[None]:
         ) from None
 
 
-SAMPLE_TABLES = frozenset({"gpu_sample", "host_sample", "net_sample"})
+SAMPLE_TABLES = frozenset({"gpu_sample", "host_sample", "net_sample", "storage_sample"})
 """Tables with a row a number: a day of 64 GPUs is 110 million. Their text comes and is buffered as
 dictionaries, since the same few names repeat; their times and places are written as differences,
 which halves the file and is faster to read."""

@@ -1,0 +1,111 @@
+"""What ``iostat -x -t -o JSON`` (sysstat) prints of disks: rates, latencies, how busy."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tracekit.ingest import streams
+from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters import times
+from tracekit.ingest.counters.documents import documents
+from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.storage_samples import StorageSamples
+from tracekit.ingest.counters.storage_words import STORAGE
+from tracekit.ingest.counters.vocabulary import Meaning
+
+KIND = "iostat"
+
+_START = re.compile(rb'\s*\{\s*"sysstat"\s*:\s*\{\s*"hosts"\s*:\s*\[')
+_DISK = re.compile(rb'"disk_device"\s*:')
+_MS = 1_000_000
+_KIB, _MIB = 1024, 1024**2
+_MAX_INTERVAL_NS = 86_400 * 10**9
+
+
+def _meanings() -> dict[str, Meaning]:
+    words: dict[str, Meaning] = {
+        "aqu-sz": STORAGE.meaning("queue_length"),
+        "avgqu-sz": STORAGE.meaning("queue_length"),
+        "util": STORAGE.meaning("busy", 0.01),
+        "f/s": STORAGE.meaning("flush_rate"),
+        "f_await": STORAGE.meaning("flush_latency", _MS),
+    }
+    for letter, name in (("r", "read"), ("w", "write")):
+        words[f"{letter}/s"] = STORAGE.meaning(f"{name}_rate")
+        words[f"{letter}_await"] = STORAGE.meaning(f"{name}_latency", _MS)
+        words[f"{letter}kB/s"] = STORAGE.meaning(f"{name}_throughput", _KIB)
+        words[f"{letter}MB/s"] = STORAGE.meaning(f"{name}_throughput", _MIB)
+    return words
+
+
+_MEANINGS = _meanings()
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise it by sysstat's first keys and a disk; sadf's documents have another."""
+    if _START.match(head) and _DISK.search(head):
+        return Recognition(KIND, "how busy and how slow disks were (iostat -o JSON)", KIND)
+    return None
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Stream the numbers into storage_sample. A place is the number of a report, from 1.
+
+    A report is of the time since the one before; the first is of the time since the machine began,
+    which is nobody's step, and is left out, as are all of a file without times (no -t).
+    """
+    with source.open() as stream:
+        reading = Reading(sink, stream, "sysstat", "event")
+        samples = StorageSamples(sink, source)
+        place = 0
+        for document in documents(stream):
+            if document.problem:
+                reading.bad(document.line, document.problem)
+                continue
+            reading.good()
+            for host in _dicts(_dict(_dict(document.value).get("sysstat")).get("hosts")):
+                samples.of(host.get("nodename") if isinstance(host.get("nodename"), str) else None)
+                last_ns: int | None = None
+                for report in _dicts(host.get("statistics")):
+                    place += 1
+                    last_ns = _report(report, place, last_ns, samples, reading)
+        if not samples.rows_count and place:
+            reading.answer = "it has no two reports with times (iostat -t, and an interval)"
+        reading.finish(samples, streams.stream_problem(stream))
+
+
+def _report(
+    report: dict[str, Any],
+    place: int,
+    last_ns: int | None,
+    samples: StorageSamples,
+    reading: Reading,
+) -> int | None:
+    """When it was printed."""
+    stamp = report.get("timestamp")
+    if stamp is None:
+        return None
+    time_ns = times.parse(str(stamp)[:60])
+    if time_ns is None:
+        reading.bad_time(place)
+        return last_ns
+    if last_ns is not None and 0 < time_ns - last_ns <= _MAX_INTERVAL_NS:
+        samples.at(time_ns)
+        samples.interval_ns = int(time_ns - last_ns)
+        for disk in _dicts(report.get("disk")):
+            device = disk.get("disk_device")
+            if not isinstance(device, str) or not device:
+                continue
+            for key, printed in disk.items():
+                if (meaning := _MEANINGS.get(key)) is not None:
+                    samples.sample(place, device, meaning, printed, original=key)
+    return time_ns
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

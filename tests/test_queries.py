@@ -254,7 +254,7 @@ TOLD_BY_CASES = frozenset({
     "gemm_efficiency", "gpu_counters",
     "gpu_events", "gpu_growth", "gpu_series", "gpu_throttle", "hidden_kernels",
     "episode_pressure", "host_pressure", "host_pressure_steps", "input_stall",
-    "storage_latency",
+    "storage_latency", "storage_steps",
     "inspector_calls", "late_steps", "lost_kernels", "microbatch_correlation", "module_summary",
     "nccl_bench", "nccl_nics",
     "nccl_rails", "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "pipeline_heat_map", "port_counters",

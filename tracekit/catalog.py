@@ -121,6 +121,7 @@ QUERY_FILES: tuple[str, ...] = (
     "counters/host_pressure",
     "counters/host_pressure_steps",
     "counters/storage_latency",
+    "counters/storage_steps",
     "counters/activity_steps",
     "counters/counter_profile",
     "gpu/gpu_counters",

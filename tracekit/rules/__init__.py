@@ -45,6 +45,7 @@ NAMES = (
     "host-pause",
     "cpu-throttled",
     "memory-pressure",
+    "slow-storage",
     "unequal-work",
     "pfc-storm",
     "slow-receiver",

@@ -119,4 +119,6 @@ RULE = Rule(
     doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches"),
+    symptom_of=("slow saves",),
+    same="ranks",
 )

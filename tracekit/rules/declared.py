@@ -46,6 +46,7 @@ Effect = Literal[
     "lateness of its group",  # so do all members of a group of which no rank can be named
     "stalled launches",  # its host launches nothing meanwhile
     "slow host",  # what a rank does on its host takes longer, or stands still
+    "slow saves",  # a checkpoint takes long to write
     "late input",  # the loader hands batches over late
     "unfed GPUs",  # kernels are launched too slowly
     "idle stages",  # other stages of the pipeline stand idle

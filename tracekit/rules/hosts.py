@@ -102,6 +102,7 @@ def judged(
     *,
     confirm: tuple[str, ...],
     remedy: tuple[str, ...],
+    own_stalls: Sequence[str] = OWN_STALLS,
 ) -> RuleOutcome:
     """One finding a host that lacks one of these where its ranks are late, and one a stretch of
     the job's history in which a host did."""
@@ -116,7 +117,7 @@ def judged(
     advice: Advice = {"confirm": confirm, "remedy": remedy}
     findings: list[Finding] = []
     if why is None:
-        findings += _of_ranks(facts, limits, lacks, groups, advice)
+        findings += _of_ranks(facts, limits, lacks, groups, own_stalls, advice)
     named = {host for f in findings for host in f.scope.hosts}
     findings += [
         f
@@ -179,13 +180,14 @@ def _of_ranks(
     limits: HostThresholds,
     lacks: Sequence[Lack],
     groups: Mapping[str, frozenset[str | None]],
+    own_stalls: Sequence[str],
     advice: Advice,
 ) -> list[Finding]:
     late = late_ranks(facts, limits) or slower_ranks(facts, limits)
     by_host: dict[str, list[LateRank]] = defaultdict(list)
     for one in late:
         host = facts.job.hosts.get(one.rank)
-        if host is not None and _may_be_its_host(facts, one, limits):
+        if host is not None and _may_be_its_host(facts, one, limits, own_stalls):
             by_host[host].append(one)
     findings = []
     for host, members in sorted(by_host.items()):
@@ -196,7 +198,9 @@ def _of_ranks(
     return findings
 
 
-def _may_be_its_host(facts: Facts, late: LateRank, limits: HostThresholds) -> bool:
+def _may_be_its_host(
+    facts: Facts, late: LateRank, limits: HostThresholds, own_stalls: Sequence[str]
+) -> bool:
     """Whether a rank is late by something that its host can be the reason of."""
     if facts.has_gpu and (
         late.compute_ratio is None or late.compute_ratio >= limits.max_compute_ratio
@@ -205,7 +209,7 @@ def _may_be_its_host(facts: Facts, late: LateRank, limits: HostThresholds) -> bo
     steady = set(facts.steps.keys)
     stalled_ns = sum(
         float(row["exposed_ns"])
-        for query in OWN_STALLS
+        for query in own_stalls
         for row in facts.of(query)
         if row["rank"] == late.rank
         and StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])) in steady

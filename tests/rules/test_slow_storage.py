@@ -1,0 +1,149 @@
+"""slow-storage: when it fires, when just not, and what exempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from host_rules import MakeJob, Row, in_steps, lacking_job, logged, stretch
+
+from tracekit.rules import rule
+from tracekit.rules.base import Facts, RuleOutcome
+
+RULE = rule("slow-storage")
+MS = 1_000_000
+STALLED = range(3, 7)
+OTHERS = (1, 2, 7, 8, 9, 10)
+
+
+def requests(
+    host: str,
+    steps: Iterable[int],
+    *,
+    count: float = 10.0,
+    each_ms: float = 1.0,
+    operation: str = "read",
+    device: str = "/data",
+    filesystem: str | None = "nfs4",
+    covered: float = 1.0,
+) -> list[Row]:
+    """Rows of storage_steps."""
+    return [
+        {
+            "host": host, "own_source_id": None, "device": device, "filesystem": filesystem,
+            "operation": operation, "capture_id": 0, "step": step, "requests_count": count,
+            "waited_ns": count * each_ms * MS, "covered_ratio": covered, "source_id": 9,
+            "place": step, "attempt": 1,
+        }
+        for step in steps
+    ]  # fmt: skip
+
+
+def stalling(
+    make_job: MakeJob,
+    *rows: list[Row],
+    query: str = "input_stall",
+    ms: int = 60,
+    ranks: tuple[int, ...] = (1,),
+    steps: Iterable[int] = STALLED,
+) -> Facts:
+    """Rank 1 of h0 waits 60 ms in four of ten steps of 100 ms."""
+    job = make_job(4).stall(query, ranks, steps, ms)
+    job.rows["storage_latency"] = [{"host": "h0"}]
+    job.rows["storage_steps"] = [row for listed in rows for row in listed]
+    facts: Facts = job.facts()
+    return facts
+
+
+def slow(host: str = "h0", **more: Any) -> list[Row]:
+    """Ten reads of 6 ms in the stalled steps, of 1 ms in the others."""
+    return requests(host, STALLED, each_ms=6.0, **more) + requests(host, OTHERS, **more)
+
+
+def test_a_mount_that_is_slow_in_the_steps_that_wait_for_input(make_job: MakeJob) -> None:
+    (found,) = RULE.run(stalling(make_job, slow())).findings
+    assert (found.scope.ranks, found.scope.hosts, found.scope.steps) == ((1,), ("h0",), ((3, 6),))
+    assert "Reads of /data (nfs4) on h0 take 6.00 ms in the 4 steps" in found.summary
+    assert found.confidence.level == "likely"
+    assert found.impact.s_per_step == pytest.approx(0.024)  # 4 of 10 steps, 60 ms each
+
+
+def test_hosts_of_one_mount_are_one_finding_and_disks_are_each_their_own(
+    make_job: MakeJob,
+) -> None:
+    both = stalling(make_job, slow("h0"), slow("h1"), ranks=(1, 2))
+    (found,) = RULE.run(both).findings
+    assert found.scope.hosts == ("h0", "h1")
+    disk: dict[str, Any] = {"device": "sda", "filesystem": None}
+    disks = stalling(make_job, slow("h0", **disk), slow("h1", **disk), ranks=(1, 2))
+    assert [f.scope.hosts for f in RULE.run(disks).findings] == [("h0",), ("h1",)]
+
+
+def test_a_checkpoint_waits_for_writes_and_flushes(make_job: MakeJob) -> None:
+    rows = requests("h0", STALLED, each_ms=8.0, operation="flush") + requests(
+        "h0", OTHERS, operation="flush"
+    )
+    assert RULE.run(stalling(make_job, rows, query="checkpoint_stall")).findings
+    assert not RULE.run(stalling(make_job, rows, query="input_stall")).findings
+    assert not RULE.run(stalling(make_job, slow(), query="checkpoint_stall")).findings
+
+
+@pytest.mark.parametrize(("count", "fires"), [(5.01, True), (4.99, False)])
+def test_requests_must_take_half_of_what_is_waited(
+    make_job: MakeJob, count: float, fires: bool
+) -> None:
+    found = RULE.run(stalling(make_job, slow(count=count))).findings  # times 6 ms, of 60
+    assert bool(found) == fires
+
+
+@pytest.mark.parametrize(("usual_ms", "fires"), [(2.99, True), (3.01, False)])
+def test_and_twice_as_long_as_otherwise(make_job: MakeJob, usual_ms: float, fires: bool) -> None:
+    rows = requests("h0", STALLED, each_ms=6.0) + requests("h0", OTHERS, each_ms=usual_ms)
+    assert bool(RULE.run(stalling(make_job, rows)).findings) == fires
+
+
+def test_without_other_steps_other_hosts_say_what_is_usual(make_job: MakeJob) -> None:
+    mine = requests("h0", STALLED, each_ms=6.0)
+    assert RULE.run(stalling(make_job, mine)) == RuleOutcome()
+    assert RULE.run(stalling(make_job, mine, requests("h1", STALLED, each_ms=2.0))).findings
+    alike = requests("h1", STALLED, each_ms=6.0)
+    assert RULE.run(stalling(make_job, mine, alike)) == RuleOutcome()
+    other = requests("h1", STALLED, each_ms=2.0, device="/scratch")
+    assert RULE.run(stalling(make_job, mine, other)) == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(slow("h1"), id="the storage of another host"),
+        pytest.param(slow(covered=0.49), id="half covered"),
+        pytest.param(
+            requests("h0", OTHERS, each_ms=6.0) + requests("h0", STALLED), id="in the other steps"
+        ),
+        pytest.param(
+            requests("h0", (3,), each_ms=6.0) + requests("h0", OTHERS), id="mostly unknown"
+        ),
+        pytest.param([], id="no readings"),
+    ],
+)
+def test_what_is_no_slow_storage(make_job: MakeJob, rows: list[Row]) -> None:
+    assert RULE.run(stalling(make_job, rows)) == RuleOutcome()
+
+
+def test_short_or_lone_stalls_are_none(make_job: MakeJob) -> None:
+    assert RULE.run(stalling(make_job, slow(), ms=4)) == RuleOutcome()
+    assert RULE.run(stalling(make_job, slow(), steps=(3,))) == RuleOutcome()
+
+
+def test_pressure_in_the_late_steps_or_in_a_slow_stretch(make_job: MakeJob) -> None:
+    (late,) = RULE.run(lacking_job(make_job, "io")).findings
+    assert (late.scope.ranks, late.scope.hosts) == ((2,), ("h1",))
+    assert RULE.run(lacking_job(make_job, "io", there=0.5)) == RuleOutcome()
+    assert RULE.run(lacking_job(make_job, "io", steps=in_steps("h0", "io", 0.9))) == RuleOutcome()
+    (hours,) = RULE.run(logged("io", stretch("h1", "io", 0.4))).findings
+    assert hours.scope.hosts == ("h1",)
+
+
+def test_it_says_what_it_needs() -> None:
+    assert "storage counters" in RULE.run(Facts()).not_checked[0].needs

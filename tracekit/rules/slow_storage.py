@@ -1,0 +1,283 @@
+"""
+What it means
+    Storage is slow: ranks wait for data that is read, or for a checkpoint that is written, longer
+    than this disk or mount takes otherwise.
+
+How it shows
+    Steps wait for input or a checkpoint, and in the very same steps requests to a disk or mount of
+    the same host took twice as long as in its other steps (else as on the other hosts that have
+    it), and together at least half as long as was waited. Or ranks are late, or the training log
+    has a slow stretch, in the very steps or hours in which the host's tasks waited for storage
+    (pressure) long enough to be the reason, beyond what is usual elsewhere and at other times.
+
+Why it hurts
+    A loader that cannot read ahead, or a save that nothing hides, stops all ranks.
+
+Remedy
+    Of one host: its disk (SMART, errors, other writers), its mount's options and path. Of a shared
+    mount: the servers, other jobs' traffic, many small files; caches, sharded archives, local
+    copies, asynchronous saves to a local disk first.
+
+When this is wrong
+    A loader that is slow at decoding waits for no storage: its requests take no longer. Storage
+    that is slow always, on every host, shows no difference, and nothing is said. Requests that
+    overlap are added up, so their sum may exceed what a rank waited. Readings that are far apart
+    spread a burst evenly.
+
+Source
+    Diagnosis D31; kernel's Documentation/admin-guide/iostats.rst, accounting/psi.rst.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from tracekit.findings import Evidence, Finding
+from tracekit.rules import hosts
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.prices import at_most
+from tracekit.rules.steps import StepKey
+from tracekit.rules.thresholds import threshold
+from tracekit.wording import plural, ranks_phrase, safe, seconds, some
+
+LATENCY = "storage_latency"
+STEPS = "storage_steps"
+NEEDS = (
+    "storage counters (iostat -o JSON, /proc/diskstats, mountstats, Lustre's) or the hosts' I/O "
+    "pressure"
+)
+WAITED = (
+    ("input_stall", "input", ("read", "metadata")),
+    ("checkpoint_stall", "a checkpoint", ("write", "flush", "metadata")),
+)
+"""Stalls that storage can be the reason of, and by which operations."""
+LACKS = (hosts.Lack("io", "waited for storage", "time", is_own=False),)
+CONFIRM = (
+    "iostat -x 1, nfsiostat 1 or lctl get_param osc.*.stats on its host while the job runs",
+    "read one file of the data set there and on another host, uncached: dd iflag=direct",
+)
+REMEDY = (
+    "read ahead further (prefetch_factor), from local copies or larger, sharded files",
+    "save asynchronously to a local disk first; look for other writers and for disk errors",
+)
+
+
+class SlowStorageThresholds(hosts.HostThresholds):
+    """When storage is why ranks wait."""
+
+    min_stall_ratio: float = threshold(
+        0.05, "of a mean step that a step must wait for input or a checkpoint: as for a late rank"
+    )
+    min_stalled_steps_count: int = threshold(2, "one step shows no persistence")
+    min_latency_ratio: float = threshold(
+        2.0, "latency over what is usual: the time of a request varies by half with its size"
+    )
+
+
+@dataclass(frozen=True)
+class _Slow:
+    host: str
+    device: str
+    filesystem: str | None
+    operation: str
+    what: str
+    latency_ns: float
+    usual_ns: float
+    usual: str
+    waited_ns: float
+    """In a stalled step, mean."""
+    stalled_ns: float
+    """What such a step waits, mean."""
+    keys: tuple[StepKey, ...]
+    ranks: tuple[int, ...]
+    cost_ns: float
+    """Of a mean steady step."""
+    rows: tuple[Row, ...]
+
+
+def evaluate(facts: Facts, limits: SlowStorageThresholds) -> RuleOutcome:
+    """One finding a disk or mount, and one a host whose tasks waited for storage."""
+    has_pressure = any(row["resource"] == "io" for row in facts.of(hosts.PRESSURE))
+    if not facts.of(LATENCY) and not has_pressure:
+        return facts.lacking(NEEDS, hosts.CAPTURE)
+    found = _found(facts, limits)
+    findings = [_finding(facts, limits, group) for group in _by_device(found)]
+    named = {host for f in findings for host in f.scope.hosts}
+    if not has_pressure:
+        return RuleOutcome(tuple(findings))
+    by_pressure = hosts.judged(facts, limits, LACKS, NEEDS, confirm=CONFIRM, remedy=REMEDY,
+                               own_stalls=OWN_STALLS)  # fmt: skip
+    findings += [f for f in by_pressure.findings if named.isdisjoint(f.scope.hosts)]
+    return replace(by_pressure, findings=tuple(findings))
+
+
+OWN_STALLS = tuple(q for q in hosts.OWN_STALLS if q != "checkpoint_stall")
+
+
+def _key(row: Row) -> StepKey:
+    return StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+
+
+def _found(facts: Facts, limits: SlowStorageThresholds) -> list[_Slow]:
+    steps = facts.steps
+    if not len(steps):
+        return []
+    by_device: dict[tuple[str, str, str], dict[StepKey, Row]] = defaultdict(dict)
+    for row in facts.of(STEPS):
+        if row["host"] is not None and row["covered_ratio"] >= limits.min_covered_ratio:
+            by_device[row["host"], row["device"], row["operation"]][_key(row)] = row
+    found = []
+    for query, what, operations in WAITED:
+        stalls = _stalls(facts, limits, query)
+        for (host, device, operation), rows in sorted(by_device.items()):
+            if operation in operations and host in stalls:
+                slow = _slow(facts, limits, stalls[host], rows, by_device)
+                if slow is not None:
+                    found.append(replace(slow, host=host, device=device, what=what))
+    return found
+
+
+def _stalls(
+    facts: Facts, limits: SlowStorageThresholds, query: str
+) -> dict[str, dict[StepKey, dict[int, float]]]:
+    """By host, the steady steps in which its ranks wait, and how long each does."""
+    steady = set(facts.steps.keys)
+    found: dict[str, dict[StepKey, dict[int, float]]] = defaultdict(dict)
+    for row in facts.of(query):
+        host, key = facts.job.hosts.get(int(row["rank"])), _key(row)
+        is_long = float(row["exposed_ns"]) >= limits.min_stall_ratio * facts.steps.step_ns
+        if host is not None and key in steady and is_long:
+            found[host].setdefault(key, {})[int(row["rank"])] = float(row["exposed_ns"])
+    return {h: k for h, k in found.items() if len(k) >= limits.min_stalled_steps_count}
+
+
+def _slow(
+    facts: Facts,
+    limits: SlowStorageThresholds,
+    stalls: Mapping[StepKey, Mapping[int, float]],
+    rows: Mapping[StepKey, Row],
+    everything: Mapping[tuple[str, str, str], Mapping[StepKey, Row]],
+) -> _Slow | None:
+    """The series where its requests took long in the stalled steps, and not otherwise."""
+    here = [rows[key] for key in stalls if key in rows]
+    if len(here) < limits.min_covered_ratio * len(stalls):
+        return None
+    latency = _latency_ns(here)
+    if latency is None:
+        return None
+    usual, words = _latency_ns([r for key, r in rows.items() if key not in stalls]), "otherwise"
+    if usual is None:
+        mine = here[0]
+        others = [
+            _latency_ns([r for key, r in theirs.items() if key in stalls])
+            for (host, device, operation), theirs in everything.items()
+            if host != mine["host"] and (device, operation) == (mine["device"], mine["operation"])
+        ]
+        known = [ns for ns in others if ns is not None]
+        if not known:
+            return None
+        usual, words = median(known), "on other hosts"
+    waited = fmean(float(r["waited_ns"]) for r in here)
+    longest = {key: max(by_rank.values()) for key, by_rank in stalls.items()}
+    stalled = fmean(longest.values())
+    is_slow = latency >= limits.min_latency_ratio * usual
+    if not is_slow or waited < limits.min_explained_ratio * stalled:
+        return None
+    here.sort(key=lambda r: -float(r["waited_ns"]))
+    return _Slow(
+        "", "", here[0]["filesystem"], here[0]["operation"], "", latency, usual, words, waited,
+        stalled, tuple(sorted(stalls)), tuple(sorted({r for by in stalls.values() for r in by})),
+        sum(longest.values()) / len(facts.steps), tuple(here),
+    )  # fmt: skip
+
+
+def _latency_ns(rows: Sequence[Row]) -> float | None:
+    """Mean time of a request in these steps; None where there was none."""
+    requests = sum(float(r["requests_count"]) for r in rows)
+    return sum(float(r["waited_ns"]) for r in rows) / requests if requests > 0 else None
+
+
+def _by_device(found: Sequence[_Slow]) -> list[list[_Slow]]:
+    """Of each host the series that was waited for longest, once; hosts of one mount together.
+
+    A file system, its disk and its partitions show the same requests.
+    """
+    best: dict[tuple[str, str], _Slow] = {}
+    for slow in found:
+        key = (slow.host, slow.what)
+        if key not in best or slow.waited_ns > best[key].waited_ns:
+            best[key] = slow
+    groups: dict[tuple[str, ...], list[_Slow]] = defaultdict(list)
+    for slow in best.values():
+        whose = ("", slow.device) if slow.filesystem else (slow.host, slow.device)
+        groups[(*whose, slow.what)].append(slow)
+    return list(groups.values())
+
+
+def _finding(facts: Facts, limits: SlowStorageThresholds, group: Sequence[_Slow]) -> Finding:
+    worst = max(group, key=lambda s: s.waited_ns)
+    ranks = sorted({r for s in group for r in s.ranks})
+    keys = sorted({key for s in group for key in s.keys})
+    names = sorted(safe(s.host) for s in group)
+    kind = f" ({safe(worst.filesystem)})" if worst.filesystem else ""
+    operation = {"metadata": "lookups and opens", "flush": "flushes"}.get(
+        worst.operation, f"{worst.operation}s"
+    )
+    cost = at_most(max(s.cost_ns for s in group), "recorded time")
+    return facts.finding(
+        facts.scope(ranks, keys),
+        f"{operation.capitalize()} of {safe(worst.device)}{kind} on {some(names, 3)} take "
+        f"{seconds(worst.latency_ns / 1e9)} in the {plural(len(keys), 'step')} in which "
+        f"{ranks_phrase(ranks, facts.ranks)} {'waits' if len(ranks) == 1 else 'wait'} for "
+        f"{worst.what}, {seconds(worst.usual_ns / 1e9)} {worst.usual}: storage is slow, and costs "
+        f"up to {seconds(cost.ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step.",
+        (
+            Evidence(
+                f"latency of {operation} in those steps over {worst.usual}",
+                worst.latency_ns / worst.usual_ns if worst.usual_ns else float("inf"),
+                "ratio",
+                threshold=limits.min_latency_ratio,
+                query=STEPS,
+                rows=facts.readings(worst.rows),
+            ),
+            Evidence(
+                f"time of {operation} in such a step, all added up",
+                worst.waited_ns / 1e9,
+                "s",
+                threshold=limits.min_explained_ratio * worst.stalled_ns / 1e9,
+                query=STEPS,
+            ),
+            Evidence(
+                f"such a step waits for {worst.what}",
+                worst.stalled_ns / 1e9,
+                "s",
+                threshold=limits.min_stall_ratio * facts.steps.step_ns / 1e9,
+                query="input_stall" if worst.what == "input" else "checkpoint_stall",
+            ),
+        ),
+        by=("counters", "host ranges"),
+        basis="the storage's own counters in the very steps that wait by the trace's ranges",
+        impact=facts.impact(cost),
+        keys=keys,
+        confirm=CONFIRM,
+        remedy=REMEDY,
+    )
+
+
+RULE = Rule(
+    name="slow-storage",
+    summary="Storage is slow, and ranks wait for what is read or written.",
+    owner="platform",
+    thresholds=SlowStorageThresholds(),
+    queries=(*hosts.QUERIES_READ, LATENCY, STEPS, "input_stall"),
+    kernel_queries=hosts.KERNEL_QUERIES,
+    evaluate=evaluate,
+    doc=__doc__,
+    needs=NEEDS,
+    topic="what hosts lack",
+    explains=("waiting", "lateness", "latency", "late input", "slow saves"),
+    absorbs=("slow host",),
+)

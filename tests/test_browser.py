@@ -13,8 +13,12 @@ import pytest
 
 import browser
 import tracekit
+from fleet_nights import Fleet, day_of
 from soaks import soak
+from tracekit.cli import main
 from tracekit.dashboards import charts, drawn
+from tracekit.fleet.site import write_site
+from tracekit.fleet.store import FleetStore
 from tracekit.report import build_report
 from tracekit.report.html import to_html
 from traces import make_trace, write_trace
@@ -224,3 +228,90 @@ def test_hostile_names_change_nothing(
     # A host that is no host's name is not taken for one, so the report says less of it.
     assert shapes[0] == shapes[1] or "node0" in words
     assert set(shapes[1]) <= set(shapes[0])
+
+
+TAGS = HOSTILE.replace("\\", "/")  # a name, where no file is called so: it may hold a slash
+
+
+def compared(folder: Path, name: str) -> Path:
+    """Two jobs beside each other, whose operators and kernels bear a name."""
+    for side, stall_ms in (("fast", 0), ("slow", 50)):
+        for rank in range(2):
+            text = json.dumps(make_trace(rank, stall_ms=stall_ms))
+            for word in ("gemm", "aten::mm"):
+                text = text.replace(f'"{word}"', json.dumps(f"{word} {name}{side}"))
+            write_trace(folder / side / f"r{rank}.json", json.loads(text))
+    page = folder / "compare.html"
+    words = ["--baseline", folder / "fast", "--candidate", folder / "slow", "--format", "html"]
+    with pytest.raises(SystemExit) as ended:
+        main([str(w) for w in ("compare", *words, "-o", page)])
+    assert ended.value.code == 0
+    return page
+
+
+def failed(folder: Path, name: str) -> Path:
+    """A launcher's log in which host, file, function and message bear a name."""
+    text = (FIXTURES / "logs/torchrun-raise.log").read_text(encoding="utf-8")
+    for word in ("faulty_loss", "train.py"):
+        text = text.replace(word, f"{word}{name}")
+    log = folder / "job.log"
+    log.write_text(text, encoding="utf-8")
+    return page_of(folder, log)
+
+
+def trained(folder: Path, name: str) -> Path:
+    """A training log beside hosts' counters, of a host that bears a name."""
+    log = folder / "train.log"
+    log.write_text(
+        "".join(
+            f" [2026-07-21 03:01:{i:02}] iteration {i:>8}/     100 | consumed samples: {8 * i:>12} "
+            f"| elapsed time per iteration (ms): {5000 if i == 30 else 1000}.0 | "
+            f"learning rate {name}: 1.0E-04 | global batch size:     8 |\n"
+            for i in range(1, 50)
+        ),
+        encoding="utf-8",
+    )
+    sar = (FIXTURES / "hosts/host01-sar.json").read_text(encoding="utf-8")
+    host = json.loads(sar)["sysstat"]["hosts"][0]["nodename"]
+    (folder / "sar.json").write_text(sar.replace(f'"{host}"', json.dumps(f"{host}{name}")))
+    return page_of(folder, log, folder / "sar.json")
+
+
+def fleet(folder: Path, name: str) -> Path:
+    """A fleet's first page, whose jobs and hosts bear a name."""
+    one = Fleet(1, days=8)
+    for runs in one.runs.values():
+        for _, tables in runs:
+            tables["job"][0] |= {"job_name": f"job{name}", "sentence": name, "framework": name}
+            tables["host"][0]["host"] = f"h{name}"
+            tables["host"][0]["rules"] = ["slow-host"]
+    store: FleetStore = one  # type: ignore[assignment]  # it gives rows as the store does
+    write_site(store, Path("/data/lake"), folder / "site", day_of(8))
+    return folder / "site" / "hosts.html"
+
+
+NAMED: dict[str, Callable[[Path, str], Path]] = {
+    "two jobs": compared, "a launcher's log": failed, "a training log": trained, "a fleet": fleet
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", soak(NAMED, fast=["two jobs"]))
+def test_hostile_names_change_nothing_in_other_pages(
+    made: str, chromium: browser.Browser, tmp_path: Path
+) -> None:
+    shapes = []
+    for label, name in (("plain", "plain"), ("hostile", TAGS)):
+        folder = tmp_path / label
+        folder.mkdir()
+        visit = chromium.visit(NAMED[made](folder, name))
+        assert visit.complaints == []
+        assert len(visit.requests) == 1
+        shapes.append(set(visit.ask("[...document.querySelectorAll('*')].map(e => e.tagName)")))
+        shown = str(visit.ask("document.documentElement.outerHTML"))
+        assert "\u202e" not in shown
+        assert "\x1b" not in shown
+        scripts = visit.ask("document.scripts.length")
+        assert scripts == 1
+    assert shapes[1] <= shapes[0]
+    # A log's reader takes no such name for one of a function or a host; elsewhere it is there.
+    assert made.endswith(" log") or "alert(1)" in shown

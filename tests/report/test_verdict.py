@@ -260,6 +260,13 @@ def test_no_files_at_all_is_not_enough() -> None:
     assert "no file holds a usable trace" in found.verdict.sentence
 
 
+def test_counters_of_hosts_alone_are_named_as_what_there_is() -> None:
+    found = build_report(Facts(rows={"host_pressure": [{"host": "h0", "resource": "cpu"}]}))
+    assert found.verdict.kind == "not_enough_data"
+    assert "there are only counters of hosts" in found.verdict.sentence
+    assert "training log" in (found.notes.next_step or "")
+
+
 def test_warmup_alone_is_not_enough(make_job: MakeJob) -> None:
     job = make_job(steps_count=2)
     job.marks = {1: "is_warmup", 2: "is_warmup"}

@@ -67,6 +67,14 @@ def no_steps(
         return _records_alone(facts)
     if any(facts.of(query) for query in COUNTER_QUERIES):
         return _counters_alone(facts, rules_run, findings)
+    if facts.of("host_pressure"):
+        return say(
+            "not_enough_data",
+            "Cannot tell: there are only counters of hosts, and what a host lacked counts where "
+            "the job was slow meanwhile.",
+            "give the job's training log beside them, or profile five or more steps while they "
+            "are read",
+        )
     if facts.ranks:
         return say(
             "not_enough_data",

@@ -136,6 +136,9 @@ def test_two_nodes_read_a_job_and_their_jobs_end_with_the_command(job: Path) -> 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
 def test_a_job_that_slurm_cancels_in_the_middle_costs_nothing(job: Path) -> None:
+    """Encrypted, too, with certificates in a folder that the nodes share."""
+    import dask
+
     cancelled: list[str] = []
 
     def cancel() -> None:
@@ -146,8 +149,14 @@ def test_a_job_that_slurm_cancels_in_the_middle_costs_nothing(job: Path) -> None
                 return
             time.sleep(0.001)
 
-    with Cluster(kind="slurm", workers=2) as remote:
+    (job / "keys").mkdir()
+    with (
+        dask.config.set({"jobqueue.slurm.shared-temp-directory": str(job / "keys")}),
+        Cluster(kind="slurm", workers=2) as remote,
+    ):
         remote._client.wait_for_workers(2, timeout=120)
+        assert remote._client.scheduler.address.startswith("tls://")
+        assert {p.stat().st_mode & 0o77 for p in (job / "keys").iterdir()} == {0}
         watch = threading.Thread(target=cancel, daemon=True)
         watch.start()
         manifest = runs.ingest(["traces"], job / "run", cluster=remote)

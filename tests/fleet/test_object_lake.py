@@ -5,8 +5,10 @@ A folder stands in the store's place, of which every operation can fail.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +19,15 @@ import pytest
 from pyarrow import fs
 
 from tracekit import api, objects, runs
+from tracekit.cluster import Cluster
 from tracekit.errors import StoreError, UsageError
+from tracekit.fleet.diagnosed import diagnosed
+from tracekit.fleet.elsewhere import diagnosed_elsewhere
 from tracekit.fleet.lake import Lake
 from tracekit.fleet.lakes import lake_at, make_lake
+from tracekit.fleet.object_lake import ObjectLake
 from tracekit.objects import Objects
+from tracekit.runs import plan
 from traces import write_job
 
 URI = "s3://bucket/lake"
@@ -276,3 +283,47 @@ def test_a_local_lake_is_a_lake_by_its_uri(job: Path, tmp_path: Path) -> None:
     assert isinstance(lake, Lake)
     lake.add([job], name="j", workers=1)
     assert Lake(tmp_path / "lake").names() == ["j"]
+
+
+def test_workers_hand_shards_and_rows_over_through_the_store(
+    bucket: Path, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
+    monkeypatch.setattr(plan, "MIN_SHARD_BYTES", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    alone, spread = make_lake(URI), make_lake(f"{URI}-spread")
+    alone.add([job], name="j", workers=1)
+    # Threads instead of processes, which would not know the folder in the store's place.
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as two,
+        Cluster(scheduler=two.scheduler_address) as remote,
+    ):
+        assert spread.add([job], name="j", cluster=remote) == ("j", True)
+        with spread.drop() as drop:
+            (entry,) = spread.entries()
+            ((_, rows),) = diagnosed_elsewhere(remote, drop, [entry], None, lambda: None)
+    assert not isinstance(rows, Exception)
+    (own,) = alone.entries()
+    assert rows == json.loads(json.dumps(diagnosed(own, memory_bytes=None, config=None)))
+    assert _told(spread.path("j")) == _told(alone.path("j"))
+    shards = {p.parent.name for p in bucket.glob("lake-spread/runs/j/data/*/*.parquet")}
+    assert len(shards) == 2
+    assert not [p for p in (bucket / "lake-spread" / "tmp").rglob("*") if p.is_file()]
+    assert not [*(tmp_path / "scratch").glob("tracekit-*")]
+
+
+def test_what_a_killed_process_left_in_a_store_is_removed_a_day_later(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake(URI)
+    assert isinstance(lake, ObjectLake)
+    for name, age_s in (("old", 90_000), ("new", 3_000)):
+        path = bucket / "lake" / "tmp" / name / "a.json"
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+        os.utime(path, (time.time() - age_s,) * 2)
+    with lake.drop():
+        assert [p.parent.name for p in bucket.rglob("a.json")] == ["new"]

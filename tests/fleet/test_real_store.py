@@ -195,3 +195,19 @@ def test_nothing_of_the_credentials_is_printed_or_written(
         assert b"planted" not in (at.read(name) or b"")
     for path in (tmp_path / "cache").rglob("*"):
         assert path.is_dir() or b"planted" not in path.read_bytes()
+
+
+def test_workers_of_a_cluster_need_nothing_but_the_store(
+    plan: Plan, job: Path, tmp_path: Path
+) -> None:
+    """Processes with a cache each, which share no folder but that of the traces."""
+    pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
+    words = ["--cluster", "local", "--workers", "2"]
+    assert _command("ingest", str(job), "--lake", ROOT, "--name", "j", *words) == 0
+    assert _command("rollup", ROOT, "-o", str(tmp_path / "night.txt"), *words) == 0
+    plain = make_lake(tmp_path / "plain")
+    plain.add([job], name="j", workers=1)
+    _rolled(tmp_path / "plain")
+    assert _rows(ROOT) == _rows(tmp_path / "plain")
+    assert _told(f"{ROOT}/runs/j") == _told(plain.path("j"))
+    assert not Objects(ROOT).sizes("tmp")

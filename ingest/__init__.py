@@ -11,7 +11,15 @@ from types import ModuleType
 from typing import Any
 
 from tracekit.ingest import files, streams
-from tracekit.ingest.base import IngestOptions, Ingestor, Recognition, Sink, SourceFile, Splitter
+from tracekit.ingest.base import (
+    STEP_PATTERN,
+    IngestOptions,
+    Ingestor,
+    Recognition,
+    Sink,
+    SourceFile,
+    Splitter,
+)
 from tracekit.ingest.counters.formats import FAMILIES
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, JOB_LOG, RAS, TESTS_JSON, NcclIngestor
@@ -114,6 +122,8 @@ def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
 
 
 def _mapped(head: bytes, source: SourceFile) -> Recognition | None:
+    if dict(source.columns).get(STEP_PATTERN):
+        return Recognition("job_log", "job.toml says how its steps read", JOB_LOG.name)
     from tracekit.ingest.counters.columns import recognise_mapped
 
     return recognise_mapped(source, head)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Severity = Literal["info", "warning", "error"]
+STEP_PATTERN = "step_pattern"
 Status = Literal["ok", "partial", "empty", "unreadable", "unrecognised"]
 
 
@@ -47,7 +48,8 @@ class SourceFile:
     export: str = ""
     """Of a report that only its program can read: the name of its export among the files."""
     columns: tuple[tuple[str, str], ...] = ()
-    """What job.toml says of its columns: role or counter, and header; for tables of counters."""
+    """What job.toml says of its columns: role or counter, and header; for tables of counters. Of a
+    training log one pair: STEP_PATTERN and a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)

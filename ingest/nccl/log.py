@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracekit.ingest import streams
-from tracekit.ingest.base import IngestOptions, Sink, SourceFile
+from tracekit.ingest.base import STEP_PATTERN, IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
@@ -105,7 +105,7 @@ class LogReader:
         self.comm_rows = Rows(sink, "nccl_comm", COMM_COLUMNS)
         self.bench = bench.BenchReader(sink, self._plain_event)
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
-        self.steps = StepReader(sink)
+        self.steps = StepReader(sink, dict(source.columns).get(STEP_PATTERN))
         self.failures = failures.FailureReader(sink)
         self.phases = PhaseReader(sink)
         self.place = 0
@@ -620,7 +620,8 @@ class LogReader:
         if not has_found:
             facts["status"] = "unrecognised"
             facts["reason"] = (
-                "a log without a step, a failure or a line of NCCL, its tests or watchdog"
+                "a log without a step, a failure or a line of NCCL, its tests or watchdog; how its "
+                "steps read, job.toml may say ([[source]] path, step_pattern)"
             )
         elif problem is not None:
             facts["status"] = "partial"

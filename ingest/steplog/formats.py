@@ -7,7 +7,9 @@ A pattern's groups say what a line holds, and their names in which unit:
 - ``dur_ms``, ``dur_s``: how long a step took, the mean since the line before where the format is
   averaged; ``hours``, ``minutes``, ``seconds``: since a bar began;
 - ``samples``, ``tokens``: consumed so far; ``loss``, ``learning_rate``, ``grad_norm``;
-- ``tflops`` a GPU and ``mfu_percent`` as the program states them.
+- ``tflops`` a GPU and ``mfu_percent`` as the program states them;
+- ``time``, of a user's own pattern alone: seconds, ms, us or ns since the epoch, or a date and a
+  clock; without it the line's own date and clock count, as in every format.
 
 Patterns are in the syntax that Python's ``re`` and Rust's ``regex`` share: no looking around, so
 that they run in linear time over whole blocks of lines.
@@ -27,7 +29,8 @@ class StepFormat:
 
     name: str
     markers: tuple[str, ...]
-    """Texts of which each such line holds one: lines without are not looked at further."""
+    """Texts of which each such line holds one: lines without are not looked at further. Empty:
+    every line is."""
     pattern: str
     doc: str
     """Who writes it, and from which part of its source the format is known."""
@@ -120,6 +123,38 @@ FORMATS: tuple[StepFormat, ...] = (
     ),
 )
 """In the order in which a line is asked; a line belongs to the first that it matches."""
+
+
+OWN = "own"
+_GROUPS = (
+    "step", "total", "epoch", "dur_ms", "dur_s", "hours", "minutes", "seconds", "samples", "tokens",
+    "loss", "learning_rate", "grad_norm", "tflops", "mfu_percent", "time",
+)  # fmt: skip
+
+
+def check_own_pattern(pattern: str) -> None:
+    """Refuse a user's pattern that cannot be used. Raises ValueError.
+
+    It runs as Rust's ``regex``, which is linear in the text whatever the pattern.
+    """
+    import polars as pl
+
+    try:
+        groups = pl.Series(["x"]).str.extract_groups(pattern)
+    except pl.exceptions.PolarsError as error:
+        said = str(error).strip().splitlines()
+        raise ValueError(f"no regular expression ({said[-1] if said else error})") from None
+    names = groups.struct.fields if groups.dtype == pl.Struct else []
+    unknown = [n for n in names if n not in _GROUPS and not n.isdecimal()]
+    if unknown:
+        raise ValueError(f"{unknown[0][:80]!r} is no group of a step's line: {', '.join(_GROUPS)}")
+    if "step" not in names:
+        raise ValueError("it has no group named step")
+
+
+def own_format(pattern: str) -> StepFormat:
+    """The format of a line that the user describes."""
+    return StepFormat(OWN, (), pattern, "a program of the user's own, by job.toml's step_pattern")
 
 
 def is_step_log(head: bytes) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.steplog.formats import FORMATS, StepFormat
+from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
 from tracekit.values import TIME_LIMIT_NS
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ _COLUMNS = (
 class StepReader:
     """Takes the lines of steps out of a job's output."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, own_pattern: str | None = None) -> None:
         self._sink = sink
+        self._formats = (own_format(own_pattern), *FORMATS) if own_pattern else FORMATS
         self.count = 0
         """Lines of steps so far."""
         self.formats: set[str] = set()
@@ -58,7 +59,7 @@ class StepReader:
 
         ``block`` is all of them with their ends, ``first_place`` the number of the first.
         """
-        if not any(marker in block for marker in _MARKERS):
+        if self._formats is FORMATS and not any(marker in block for marker in _MARKERS):
             return None
         import polars as pl
 
@@ -68,8 +69,8 @@ class StepReader:
             schema_overrides={"place": pl.Int64},
         ).with_columns(_decoded(pl.col("line"), block))
         taken: dict[int, bool] = {}
-        for known in FORMATS:
-            if not any(m.encode() in block for m in known.markers):
+        for known in self._formats:
+            if known.markers and not any(m.encode() in block for m in known.markers):
                 continue
             found = _found(asked, known)
             if found.height:
@@ -163,10 +164,10 @@ def _found(lines: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     import polars as pl
 
     line = pl.col("line")
-    may_be = line.str.contains(known.markers[0], literal=True)
-    for marker in known.markers[1:]:
-        may_be |= line.str.contains(marker, literal=True)
-    rows = lines.filter(may_be)
+    rows = lines
+    if known.markers:
+        holds = (line.str.contains(marker, literal=True) for marker in known.markers)
+        rows = lines.filter(pl.any_horizontal(*holds))
     said = line.str.extract_groups(known.pattern).struct.unnest()
     more = [line.str.extract(pattern).alias(name) for name, pattern in known.fields]
     kept = rows.select("place", "line", said, *more).filter(pl.col("step").is_not_null())
@@ -187,10 +188,17 @@ def _found(lines: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         line.str.extract(_TAG).cast(pl.Int32, strict=False).alias("tag"),
         pl.lit(known.name).alias("format"),
     ]
+    stamp = pl.col("time") if "time" in groups else line.str.head(STAMP_BYTES)
+    number = stamp.cast(pl.Float64, strict=False) if "time" in groups else pl.lit(None, pl.Float64)
     return (
-        kept.select(*columns, line.str.head(STAMP_BYTES).str.extract_groups(_STAMP).alias("at"))
+        kept.select(
+            *columns, stamp.str.extract_groups(_STAMP).alias("at"), number.alias("epoch_number")
+        )
         .unnest("at")
-        .with_columns(_time().alias("time_ns"), pl.col("zone").is_not_null().alias("has_zone"))
+        .with_columns(
+            pl.coalesce(_time(), _of_epoch("epoch_number")).alias("time_ns"),
+            (pl.col("zone").is_not_null() | pl.col("epoch_number").is_not_null()).alias("has_zone"),
+        )
     )
 
 
@@ -236,6 +244,18 @@ def _elapsed(groups: set[str]) -> pl.Expr:
     hours = _integer("hours", groups, MAX_HOURS).fill_null(0)
     seconds = hours * 3600 + _integer("minutes", groups) * 60 + _integer("seconds", groups)
     return seconds * 1_000_000_000
+
+
+def _of_epoch(name: str) -> pl.Expr:
+    """ns since the epoch of a number in seconds, ms, us or ns: whichever is of 2000 to 2100."""
+    import polars as pl
+
+    found = pl.lit(None, pl.Int64)
+    for unit_ns in (10**9, 10**6, 10**3, 1):
+        ns = pl.col(name) * unit_ns
+        is_time = ns.is_between(0.946e18, 4.1e18)
+        found = pl.when(is_time).then(ns.round().cast(pl.Int64, strict=False)).otherwise(found)
+    return found
 
 
 def _time() -> pl.Expr:

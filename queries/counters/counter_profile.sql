@@ -3,7 +3,7 @@
 -- Most jobs have no trace, all have counters. The share of busy readings says which GPUs work and
 -- which stand by, so that power or temperature is compared among GPUs of like load only; the period
 -- says how long what repeats itself takes. Nothing here says why. No rows beside traces, which say
--- more. Shares and period are of what --since and --until select; a period of which no repetition is
+-- more. Shares and period are of what --since and --until select; a period of which no repeat is
 -- seen there is null.
 --
 -- reads: gpu_sample, gpu, run, clock, activity_period, activity_step
@@ -33,7 +33,7 @@
 -- column: nvlink_tx_ratio DOUBLE : Share of that which it sent: 0.5 is even.
 -- column: mean_pcie_bytes_per_s DOUBLE : The same over PCIe.
 -- column: pcie_tx_ratio DOUBLE : Share of that which it sent.
--- column: period_ns DOUBLE : Period of the job's work, of all devices together; null where none is clear,
+-- column: period_ns DOUBLE : Period of the work, of all devices together; null where none is clear,
 --     or where it may be the echo of something faster.
 -- column: period_counter VARCHAR : Counter that was looked at for it.
 -- column: period_strength_ratio DOUBLE : Autocorrelation at it and at twice it, the less.

@@ -204,6 +204,10 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     unit in brackets where the header does not state it. In a table with a number a row, a counter's
     name in its metric column.
     """
+    step_pattern: Text | None = None
+    """Of a training log: how a line that reports a step reads, as a regular expression with named
+    groups (docs/history.md): step, and dur_s or dur_ms, time, total, loss, tokens ...
+    """
     base: str = ""
     """Folder of the job.toml that says so; not a key of the file."""
 

@@ -58,21 +58,34 @@ def described(job_paths: Sequence[str | Path]) -> JobDescription | None:
 
 
 Columns = Callable[[str], tuple[tuple[str, str], ...]]
-"""What the job description says of the columns of a path; nothing, mostly."""
+"""What the job description says of a path's columns, or of its steps; nothing, mostly."""
 
 
 def columns_of(job: JobDescription | None) -> Columns:
-    """What the job description says of the columns of tables.
+    """What the job description says of the columns of tables, and of the steps of logs.
 
-    InputError, with path and line, where it speaks of a counter that there is not.
+    InputError, with path and line, where it speaks of a counter that there is not, or where a
+    pattern is none.
     """
-    entries = [e for e in job.source if e.columns] if job is not None else []
+    entries = [e for e in job.source if e.columns or e.step_pattern] if job is not None else []
     if not entries:
         return lambda path: ()
+    from tracekit.ingest.base import STEP_PATTERN
     from tracekit.ingest.counters.columns import UnknownColumnError, check_columns
     from tracekit.job import PathMatcher, place_of
 
     for entry in entries:
+        if entry.step_pattern:
+            from tracekit.ingest.steplog.formats import check_own_pattern
+
+            try:
+                check_own_pattern(entry.step_pattern)
+            except ValueError as error:
+                place = place_of(job.files if job else (), STEP_PATTERN)
+                raise InputError(
+                    f"{place}[[source]] {entry.path!r}: {STEP_PATTERN}: {error}",
+                    hint=r"a group is (?P<step>\d+); which there are: docs/history.md",
+                ) from None
         try:
             check_columns(entry.columns or {})
         except UnknownColumnError as error:
@@ -84,7 +97,10 @@ def columns_of(job: JobDescription | None) -> Columns:
 
     def find(path: str) -> tuple[tuple[str, str], ...]:
         entry = matcher.find(path)
-        return tuple((entry.columns or {}).items()) if entry is not None else ()
+        if entry is None:
+            return ()
+        own = ((STEP_PATTERN, entry.step_pattern),) if entry.step_pattern else ()
+        return (*(entry.columns or {}).items(), *own)
 
     return find
 

@@ -8,6 +8,7 @@ UV_VERSION := 0.13.8
 
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
+NATIVE := tracekit/libtracekit_kineto.so
 PINS := $(VENV)/.stamp-pins
 READY := $(VENV)/.stamp-project
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input -qq
@@ -16,7 +17,7 @@ COMPILE := uv pip compile --quiet --no-config --universal --python-version 3.11 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo demo-fleet test test-all check docs golden pictures bench accuracy bundle check-wheels pins clean
+.PHONY: help env native demo demo-fleet test test-all check docs golden pictures bench accuracy bundle check-wheels pins clean
 
 help:  ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,16 @@ $(READY): $(PINS) pyproject.toml
 	@touch $@
 
 env: $(READY)  ## the environment, from pinned versions
+
+# Optional: whatever reads traces takes it where it lies, and Python reads them where it does not.
+native: $(NATIVE)  ## the native reader of Kineto traces; needs cargo (Rust 1.80), nothing else
+
+$(NATIVE): native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
+	@command -v cargo >/dev/null || { \
+		echo "error: no 'cargo' here; the native reader needs Rust 1.80 or newer" >&2; \
+		echo "hint: everything else works without it" >&2; exit 2; }
+	@cargo build --quiet --release --locked --offline --manifest-path native/Cargo.toml
+	@cp native/target/release/$(@F) $@.new && mv $@.new $@
 
 demo: $(READY)  ## diagnose a recorded slow job (DEMO=path for another)
 	@rm -rf demo-out && mkdir demo-out
@@ -119,6 +130,6 @@ pins: .venv-pins/.stamp-$(UV_VERSION)  ## resolve requirements*.txt again [UPGRA
 	@touch $@
 
 clean:  ## remove what the recipes made, the environment included
-	@rm -rf .venv .venv-*/ dist build demo-out .pytest_cache .mypy_cache .ruff_cache \
+	@rm -rf native/target $(NATIVE) .venv .venv-*/ dist build demo-out .pytest_cache .mypy_cache .ruff_cache \
 		.import_linter_cache .hypothesis .benchmarks
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

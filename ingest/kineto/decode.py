@@ -53,6 +53,8 @@ class Group:
     us: tuple[array[float], array[float]] | None
     """Start and duration as the file has them, where they are plain and may wait to be turned
     into nanoseconds; the four arrays are empty then, until ``settle``."""
+    is_text: bool = False
+    """Whether the times were text."""
     start_ns: times.Int64s = field(default_factory=lambda: _NONE)
     dur_ns: times.Int64s = field(default_factory=lambda: _NONE)
     has_start: times.Bools = field(default_factory=lambda: _NONE_KNOWN)
@@ -114,12 +116,36 @@ class Decoder:
             if raws is None:
                 return None
             refused = _refused_at(error) if fam is self._family else None
-            return self.pieces(raws, place, refused), len(raws)
+            return self.pieces(raws, range(place, place + len(raws)), refused), len(raws)
         decoded = Decoded()
         if not self._group(events, range(place, place + len(events)), fam, decoded):
             self._inexact()
             return self.batch(document, place, self._text)
         return decoded, len(events)
+
+    def some(self, document: bytes, places: times.Int64s) -> Decoded | None:
+        """Groups of some events of a batch, as all of them together would give.
+
+        None where that is not sure: with many odd events, which of those around one are decoded
+        with it depends on all.
+        """
+        fam = self._family
+        ordinals: list[int] = places.tolist()
+        decoded = Decoded()
+        try:
+            events = fam.decoder.decode(document)
+            if self._group(events, ordinals, fam, decoded):
+                return decoded
+        except REFUSED:
+            pass
+        raws = split(document)
+        if raws is None:
+            return None
+        decoded = self.pieces(raws, ordinals)
+        far = [place for place, _ in decoded.odd]
+        far += [p for group in decoded.groups if group.is_text for p in group.places.tolist()]
+        apart = np.diff(np.sort(np.array(far, np.int64))) > 1
+        return decoded if np.count_nonzero(apart) < MAX_RUNS - 1 else None
 
     def _inexact(self) -> None:
         """Times that doubles cannot carry: one may be damage, several are the producer's way."""
@@ -138,20 +164,25 @@ class Decoder:
     def _family(self) -> Family:
         return self._text if self.is_text else self._number
 
-    def pieces(self, raws: Sequence[bytes], place: int, refused: int | None = None) -> Decoded:
+    def pieces(
+        self, raws: Sequence[bytes], ordinals: Sequence[int], refused: int | None = None
+    ) -> Decoded:
         """Groups of single events; those that no struct fits are left in ``odd``.
 
-        ``refused`` is the first event that is known not to decode with the others.
+        ``ordinals`` are their places. ``refused`` is the first event that is known not to decode
+        with the others.
         """
         decoded = Decoded()
         kept: Kept = {False: ([], []), True: ([], [])}
-        begin = self._runs(raws, place, kept, decoded, refused)
+        begin = self._runs(raws, ordinals, kept, decoded, refused)
         for at in range(begin, len(raws), PIECE_EVENTS):
-            self._piece(raws[at : at + PIECE_EVENTS], place + at, kept, decoded)
+            stop = at + PIECE_EVENTS
+            self._piece(raws[at:stop], ordinals[at:stop], kept, decoded)
         events, places = kept[False]
         if events and not self._group(events, places, self._number, decoded):
             self._inexact()
-            again = [raws[p - place] for p in places]
+            by_place = dict(zip(ordinals, raws, strict=True))
+            again = [by_place[p] for p in places]
             retried = self._text.decoder.decode(b"[" + b",".join(again) + b"]")
             self._group(retried, places, self._text, decoded)
         events, places = kept[True]
@@ -162,7 +193,7 @@ class Decoder:
     def _runs(
         self,
         raws: Sequence[bytes],
-        place: int,
+        ordinals: Sequence[int],
         kept: Kept,
         decoded: Decoded,
         refused: int | None,
@@ -189,9 +220,9 @@ class Decoder:
                 except REFUSED:
                     break
             kept[fam.is_text][0].extend(run)
-            kept[fam.is_text][1].extend(range(place + at, place + at + len(run)))
+            kept[fam.is_text][1].extend(ordinals[at : at + len(run)])
             at += len(run)
-            while at < len(raws) and self._single(raws[at], place + at, kept, decoded):
+            while at < len(raws) and self._single(raws[at], ordinals[at], kept, decoded):
                 at += 1
             at = min(at + 1, len(raws))
         return at
@@ -215,7 +246,7 @@ class Decoder:
     def _piece(
         self,
         raws: Sequence[bytes],
-        place: int,
+        ordinals: Sequence[int],
         kept: Kept,
         decoded: Decoded,
     ) -> None:
@@ -228,10 +259,10 @@ class Decoder:
                 continue
             if len(events) == len(raws):
                 kept[fam.is_text][0].extend(events)
-                kept[fam.is_text][1].extend(range(place, place + len(events)))
+                kept[fam.is_text][1].extend(ordinals)
                 return
-        for offset, raw in enumerate(raws):
-            self._single(raw, place + offset, kept, decoded)
+        for raw, place in zip(raws, ordinals, strict=True):
+            self._single(raw, place, kept, decoded)
 
     def _group(
         self, events: Sequence[Event], places: Sequence[int], fam: Family, decoded: Decoded
@@ -256,7 +287,7 @@ def group_events(events: Sequence[Event], places: Sequence[int], fam: Family) ->
         category = fam.categories[code]
         kind, word = CATEGORIES[category]
         rows = np.flatnonzero(codes == code)
-        group = Group(category, kind, word, (), len(rows), _NONE, None)
+        group = Group(category, kind, word, (), len(rows), _NONE, None, fam.is_text)
         groups.append(group)
         if kind is Kind.SKIP:
             continue

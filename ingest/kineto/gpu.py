@@ -17,11 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.ingest.kineto import collectives
+from tracekit.ingest.kineto.frequent import Rows, Texts
+from tracekit.ingest.kineto.frequent import int32s as narrow
+from tracekit.ingest.kineto.frequent import ints as wide
 from tracekit.ingest.kineto.model import Event, GpuArgs
 from tracekit.ingest.kineto.rows import HeldRows, Microseconds, Names
 from tracekit.ingest.traces import names
 from tracekit.ingest.traces.columns import ids, int32s, ints, shown_names
 from tracekit.ingest.traces.spill import Spill
+from tracekit.native import NULL
 
 HELD_ROWS = 1 << 12
 """Rows of a category that are made at once."""
@@ -149,13 +153,10 @@ class GpuRows:
     def _make(self, word: str) -> None:
         places, start, dur, columns = self._held.pop(word).take()
         comms = self._comms if word == "kernel" else []
-        self._note_times(start, dur)
         codes, devices, contexts, streams, correlations, external, *rest = columns
         graphs, nodes, grids, blocks, registers, shared_memory, transfers = rest
         graph = [g or None for g in graphs]
         node = [n if g else None for n, g in zip(nodes, graph, strict=True)]
-        device = int32s(devices)
-        self.devices.update(v for v in device.unique().to_pylist() if v is not None)
         is_args = np.zeros(len(places), np.bool_)
         is_args[[row for row, _, is_meta in comms if is_meta]] = True
         table = pa.table(
@@ -166,7 +167,7 @@ class GpuRows:
                 "category": pa.array(np.full(len(places), CATEGORY_WORDS.index(word), np.int8)),
                 "is_args": pa.array(is_args),
                 "name": int32s(codes),
-                "device": device,
+                "device": int32s(devices),
                 "context": ints(contexts),
                 "stream": ids(streams),
                 "correlation": ints(correlations),
@@ -180,11 +181,54 @@ class GpuRows:
                 "transfer_bytes": ints(transfers),
             }
         )
-        self.ops.add(table)
+        self._add_ops(table, start, dur)
         if comms:
             self._comms = []
             rows = table.take(pa.array([row for row, _, _ in comms]))
             self._add_comms(rows, [args for _, args, _ in comms])
+
+    def _add_ops(self, table: pa.Table, start: Int64s, dur: Int64s) -> None:
+        self._note_times(start, dur)
+        self.devices.update(v for v in table["device"].unique().to_pylist() if v is not None)
+        self.ops.add(table)
+
+    def add_rows(self, rows: Rows, shown: Texts) -> None:
+        """Rows of the native reader; none of them communicates."""
+        start, dur = rows.times()
+        codes = np.zeros(len(shown.values), np.int32)
+        raw = rows.raw("name")
+        for code in np.flatnonzero(np.bincount(raw)).tolist():
+            codes[code] = self._names[shown.values[code] or ""]
+        graph = rows.raw("graph_id")
+        node = rows.raw("graph_node_id")
+        is_graph = (graph != NULL) & (graph != 0)
+        external = rows.raw("external_id_2021")
+        external = np.where(external == 0, NULL, external)  # 2021: 0 means none
+        external = np.where(rows.raw("external_id") == NULL, external, rows.raw("external_id"))
+        device = rows.raw("device")
+        table = pa.table(
+            {
+                "place": pa.array(rows.raw("place")),
+                "start_ns": pa.array(start),
+                "dur_ns": pa.array(dur),
+                "category": pa.array(np.full(len(rows), CATEGORY_WORDS.index(rows.word), np.int8)),
+                "is_args": pa.array(np.zeros(len(rows), np.bool_)),
+                "name": pa.array(codes[raw]),
+                "device": narrow(np.where(device == NULL, rows.raw("pid"), device)),
+                "context": rows.ints("context"),
+                "stream": rows.ints("stream", "tid"),
+                "correlation": rows.ints("correlation"),
+                "external_id": wide(external),
+                "graph_id": wide(np.where(is_graph, graph, NULL)),
+                "graph_node_id": wide(np.where(is_graph, node, NULL)),
+                "grid": rows.triples("grid"),
+                "block": rows.triples("block"),
+                "registers_count": narrow(rows.raw("registers")),
+                "shared_memory_bytes": rows.ints("shared_memory"),
+                "transfer_bytes": rows.ints("bytes"),
+            }
+        )
+        self._add_ops(table, start, dur)
 
     def _add_comms(self, rows: pa.Table, args: list[GpuArgs]) -> None:
         codes: list[int] = []
@@ -279,5 +323,8 @@ def _triples(values: list[list[int] | None]) -> pa.Array:
             offsets = pa.array(np.arange(0, 3 * len(values) + 1, 3, dtype=np.int32))
             return pa.ListArray.from_arrays(offsets, flat)
         return pa.array(values, pa.list_(pa.int32()))
-    except (pa.ArrowInvalid, OverflowError):
-        return pa.array([None] * len(values), pa.list_(pa.int32()))
+    except (pa.ArrowInvalid, OverflowError):  # one that is no grid is no reason to lose the others
+        fits = [
+            v if v is not None and all(-(2**31) <= n < 2**31 for n in v) else None for v in values
+        ]
+        return pa.array(fits, pa.list_(pa.int32()))

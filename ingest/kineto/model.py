@@ -71,6 +71,9 @@ CATEGORIES: dict[str, tuple[Kind, str]] = {
 }
 """Category of the producer -> what it becomes, and the registry's word for it."""
 
+STREAM_SYNC_TID = 1_000_000
+"""Stream-sync rows have this added to their stream since 2026."""
+
 FREQUENT = frozenset({Kind.OPERATOR, Kind.CALL, Kind.GPU})
 """Kinds of which a trace has hundreds of thousands; their rows are made of many batches at once."""
 

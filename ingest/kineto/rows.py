@@ -138,9 +138,7 @@ class HostRows:
     def operator_columns(self, events: Sequence[Event]) -> list[list[Any]]:
         """What ``operator_table`` needs of framework operators, but for names and times."""
         args = [e.args or _NO_OPERATOR for e in events]
-        dims = [a.dims for a in args]
-        if any(a.dims_2021 is not NO_RAW for a in args[:1]):
-            dims = [a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args]
+        dims = [a.dims if a.dims_2021 is NO_RAW else a.dims_2021 for a in args]
         return [
             [e.pid for e in events],
             [e.tid for e in events],

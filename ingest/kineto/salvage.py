@@ -238,7 +238,7 @@ def decode(
             # A lost event keeps its place, so that later places do not move.
             whole.append(text if text is not None else b"{}")
     used.events = len(whole)
-    return decoder.pieces(whole, place), used
+    return decoder.pieces(whole, range(place, place + len(whole))), used
 
 
 def _are_events(pieces: Sequence[bytes]) -> bool:

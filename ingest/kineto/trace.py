@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,13 +17,23 @@ from tracekit import schema
 from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import IngestOptions, Severity, Sink, SourceFile
-from tracekit.ingest.kineto import collectives, finish, header, odd, salvage, sniff, times
+from tracekit.ingest.kineto import (
+    collectives,
+    finish,
+    frequent,
+    header,
+    odd,
+    salvage,
+    sniff,
+    times,
+)
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
 from tracekit.ingest.kineto.links import HostComm, HostComms
 from tracekit.ingest.kineto.model import (
     CATEGORIES,
     FREQUENT,
+    STREAM_SYNC_TID,
     CommArgs,
     Event,
     InstantArgs,
@@ -47,8 +58,6 @@ from tracekit.ingest.traces.launches import Launches, Ranges
 
 SCAN_BYTES = 2 << 20
 """Decompressed bytes that are searched for a key at a time."""
-STREAM_SYNC_TID = 1_000_000
-"""Stream-sync rows have this added to their stream since 2026."""
 
 HELD_BYTES = 64 << 20
 """Text whose rows may wait for the base time (10 MB)."""
@@ -60,6 +69,10 @@ HELD_ROWS = 1 << 13
 """Rows of a frequent category that are made at once."""
 FLUSH_BYTES = 16 << 20
 """Text after which whatever waits becomes rows: names may be long where a file is made to harm."""
+NATIVE_FLUSH_BYTES = 8 << 20
+"""Likewise with the native reader, whose rows wait for nothing else."""
+IN_VAIN_LIMIT = 8
+"""Batches that the native reader refuses, beyond those that it takes, before it is not asked."""
 SURE_NS = times.TIME_LIMIT_NS // 4
 """Times up to here are believed whatever a base time below three times as much adds to them."""
 
@@ -157,6 +170,8 @@ class TraceReader:
         self.options = options
         self.chunk_bytes = chunk_bytes
         self.decoder = Decoder(stacks=options.stacks)
+        self._frequent = frequent.lend(stacks=options.stacks)
+        """The native reader, where there is one."""
         self.place = 0
         self.events_count = 0
         self._known_base_ns = base_ns
@@ -164,6 +179,8 @@ class TraceReader:
         """Whether the base time is still to be found behind the events."""
         self._late: Future[int | None] | None = None
         """The base time where a thread looks for it."""
+        self._in_vain = 0
+        """How many batches more it was asked for in vain lately than it took."""
         self._held_bytes = 0
         self.host = HostRows()
         self._held: dict[tuple[str, str], HeldRows] = {}
@@ -213,6 +230,8 @@ class TraceReader:
                 stream.run()
                 self._settle_base(stream.tail)
             self._flush()
+            if self._frequent is not None:
+                self._drop_frequent(self._frequent)
             problem = streams.stream_problem(raw)
             if problem is None and 0 < self.source.file_bytes < streams.stored_bytes(raw):
                 problem = "growing"
@@ -305,6 +324,13 @@ class TraceReader:
                 yield raw
 
     def _take(self, raw: BinaryIO, document: memoryview) -> bool:
+        if self._frequent is not None:
+            if self._take_frequent(self._frequent, raw, document):
+                self._in_vain = max(self._in_vain - 1, 0)
+                return True
+            self._in_vain += 1
+            if self._in_vain >= IN_VAIN_LIMIT:
+                self._drop_frequent(self._frequent)
         result = self.decoder.batch(document, self.place)
         if result is None:
             return False
@@ -314,6 +340,39 @@ class TraceReader:
         self._add(decoded, len(document))
         self.place += count
         return True
+
+    def _take_frequent(
+        self, native: frequent.FrequentEvents, raw: BinaryIO, document: memoryview
+    ) -> bool:
+        """Have the native reader read a batch; False, and nothing done, where Python must."""
+        if abs(self.base_ns) > 3 * SURE_NS:
+            return False
+        limit_ns = SURE_NS if self._is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
+        batch = native.batch(document, self.place, limit_ns)
+        if batch is None:
+            return False
+        decoded: Decoded | None = Decoded()
+        if len(batch.rest_places):
+            decoded = self.decoder.some(batch.rest, batch.rest_places)
+        if decoded is None:
+            native.roll_back()
+            return False
+        if self._is_waiting:
+            self._wait_for_base(raw, len(document))
+        self.events_count += batch.taken
+        self.has_fraction = self.has_fraction or batch.has_fraction
+        self._add(decoded, len(document))
+        self.place += batch.events
+        if native.is_full:
+            self._flush()
+            self._frequent = frequent.lend(stacks=self.options.stacks)
+        return True
+
+    def _drop_frequent(self, native: frequent.FrequentEvents) -> None:
+        """No longer ask the native reader; another file may."""
+        self._write_frequent(native)
+        self._frequent = None
+        frequent.give_back(native)
 
     def _take_damaged(self, text: bytes, is_last: bool) -> None:
         fragments = salvage.fragments(text)
@@ -340,12 +399,14 @@ class TraceReader:
             for group in self.odd.read(decoded.odd):
                 self._add_group(group)
         self._unwritten_bytes += text_bytes
-        if self._unwritten_bytes >= FLUSH_BYTES:
+        if self._unwritten_bytes >= (NATIVE_FLUSH_BYTES if self._frequent else FLUSH_BYTES):
             self._flush()
 
     def _flush(self) -> None:
         """Make rows of all events that wait for others."""
         self._unwritten_bytes = 0
+        if self._frequent is not None:
+            self._write_frequent(self._frequent)
         for category, word in list(self._held):
             self._write_host(category, word)
         self.gpu.flush()
@@ -524,9 +585,37 @@ class TraceReader:
         held = self._held.pop((category, word))
         make = self.host.operator_table if word == "operator" else self.host.call_table
         table = make(held, word)
+        self._write_ops(category, word, table, held.names, held.codes())
+
+    def _write_frequent(self, native: frequent.FrequentEvents) -> None:
+        """Rows of all that the native reader has taken."""
+        for category, kind, rows in native.take():
+            match kind:
+                case Kind.GPU:
+                    self.gpu.add_rows(rows, native.device_names)
+                case Kind.INSTANT:
+                    self._note_times(*rows.times())
+                    self.sink.write("memory_event", native.memory_table(rows))
+                case Kind.FRAME:
+                    self.sink.write("python_frame", native.frame_table(rows))
+                case _:
+                    is_operator = kind is Kind.OPERATOR
+                    make = native.operator_table if is_operator else native.call_table
+                    shown = native.host_names.values
+                    self._write_ops(category, rows.word, make(rows), shown, rows.raw("name"))
+
+    def _write_ops(
+        self,
+        category: str,
+        word: str,
+        table: pa.Table,
+        shown: Iterable[str | None],
+        codes: npt.NDArray[np.integer[Any]],
+    ) -> None:
+        """Rows of host work; ``codes`` are those of their names among ``shown``."""
         start, dur = (table[name].to_numpy() for name in ("start_ns", "dur_ns"))
         if word in ("runtime", "driver"):
-            self._launches(category, held, table, start, dur)
+            self._launches(category, shown, codes, table, start, dur)
         self.sink.write("host_op", table)
         self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
         self._note_times(start, dur)
@@ -554,13 +643,19 @@ class TraceReader:
         self.params.add(HostComm(pid, thread, start, start + dur, ident, meta, args.seq, place))
 
     def _launches(
-        self, category: str, held: HeldRows, table: pa.Table, start: Int64s, dur: Int64s
+        self,
+        category: str,
+        shown: Iterable[str | None],
+        codes: npt.NDArray[np.integer[Any]],
+        table: pa.Table,
+        start: Int64s,
+        dur: Int64s,
     ) -> None:
         """Remember the calls that start work on a device."""
         mask = np.asarray(table["correlation"].is_valid())
         if category in ("cuda_runtime", "cuda_driver", "Runtime"):
-            is_launch = np.array([self._is_launch[name] for name in held.names], np.bool_)
-            mask = mask & is_launch[held.codes()]
+            is_launch = np.array([self._is_launch[name] for name in shown], np.bool_)
+            mask = mask & is_launch[codes]
         if mask.any():
             corr = table["correlation"].fill_null(0).to_numpy()[mask]
             thread = table["thread"].fill_null(-1).to_numpy()[mask]

@@ -21,7 +21,6 @@ from tracekit.errors import TracekitError
 from tracekit.version import __version__
 from tracekit.wording import safe_lines
 
-VERSION_LINE = f"tracekit {__version__}\n"
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 
@@ -74,11 +73,19 @@ def _run(arguments: list[str] | None) -> int:
 def _called(arguments: list[str]) -> object:
     if arguments == ["--version"]:  # as the option does, without what reads options
         with to_stdout() as stream:
-            stream.write(VERSION_LINE)
+            stream.write(version_line())
         return 0
     from tracekit.cli import commands
 
     return commands.run(arguments)
+
+
+def version_line() -> str:
+    """The version, and which reader of Kineto traces runs here."""
+    from tracekit import native
+
+    reader = "native" if native.library() is not None else "Python"
+    return f"tracekit {__version__} (reader of Kineto traces: {reader})\n"
 
 
 def _interrupted() -> int:

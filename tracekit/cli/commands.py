@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tracekit.cli.app import VERSION_LINE
+from tracekit.cli.app import version_line
 from tracekit.cli.plain import PlainCommand, PlainGroup
 from tracekit.cli.state import STATE
 from tracekit.wording import safe_lines
@@ -104,7 +104,7 @@ def _application(names: Sequence[str]) -> typer.Typer:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(VERSION_LINE, nl=False)
+        typer.echo(version_line(), nl=False)
         raise typer.Exit
 
 

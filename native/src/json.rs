@@ -1,0 +1,421 @@
+//! A strict JSON scanner over bytes that are known to be UTF-8.
+//!
+//! It accepts no more than RFC 8259 does, and less: what is nested deeper than [`MAX_DEPTH`] is
+//! refused. Nothing recurses.
+
+/// The text is not JSON, or none that is taken.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// Nesting of a value that is passed over.
+pub const MAX_DEPTH: u32 = 64;
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// What a string's text holds besides plain characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub enum Escapes {
+    /// The text is its value.
+    None,
+    /// Escapes of one character.
+    Short,
+    /// `\u` among them.
+    Unicode,
+}
+
+/// A number as the text has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Number<'a> {
+    /// Its text.
+    pub text: &'a [u8],
+    /// Digits before the point.
+    pub whole_digits: usize,
+    /// Digits behind the point; 0 where there is none.
+    pub fraction_digits: usize,
+    /// Whether it has an exponent.
+    pub has_exponent: bool,
+}
+
+impl Number<'_> {
+    /// Its value if it is written as an integer of 64 bits; none for a negative zero.
+    pub fn integer(&self) -> Option<i64> {
+        if self.fraction_digits > 0 || self.has_exponent {
+            return None;
+        }
+        let (digits, is_negative) = match self.text {
+            [b'-', b'0', ..] => return None,
+            [b'-', digits @ ..] => (digits, true),
+            digits => (digits, false),
+        };
+        if digits.len() <= 18 {
+            let value = digits_value(digits);
+            return Some(if is_negative { -value } else { value });
+        }
+        std::str::from_utf8(self.text).ok()?.parse().ok()
+    }
+
+    /// Nanoseconds of microseconds, exactly; none if negative, inexact or beyond 64 bits.
+    pub fn nanoseconds(&self) -> Option<i64> {
+        if self.has_exponent || self.whole_digits > 16 || self.text.first() == Some(&b'-') {
+            return None;
+        }
+        let whole = digits_value(self.text.get(..self.whole_digits)?).checked_mul(1000)?;
+        if self.fraction_digits == 0 {
+            return Some(whole);
+        }
+        let fraction = self.text.get(self.whole_digits + 1..)?;
+        let (kept, below) = fraction.split_at(fraction.len().min(3));
+        if below.iter().any(|&digit| digit != b'0') {
+            return None;
+        }
+        let scale = [100, 10, 1].get(kept.len().checked_sub(1)?)?;
+        whole.checked_add(digits_value(kept) * scale)
+    }
+}
+
+/// Value of at most 18 digits.
+fn digits_value(digits: &[u8]) -> i64 {
+    digits.iter().fold(0, |value, digit| value * 10 + i64::from(digit & 15))
+}
+
+/// A place in a text.
+pub struct Cursor<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// The beginning of a text.
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// Bytes before this place.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Go to a place that was passed before.
+    pub fn back_to(&mut self, at: usize) {
+        self.at = at;
+    }
+
+    /// The text from a place to here.
+    pub fn since(&self, start: usize) -> &'a [u8] {
+        self.text.get(start..self.at).unwrap_or_default()
+    }
+
+    /// Whether nothing but white space follows.
+    pub fn is_at_end(&mut self) -> bool {
+        self.space();
+        self.at == self.text.len()
+    }
+
+    /// The next byte; 0, which no JSON holds, at the end.
+    #[inline]
+    pub fn peek(&self) -> u8 {
+        self.text.get(self.at).copied().unwrap_or(0)
+    }
+
+    /// Pass over white space.
+    #[inline]
+    pub fn space(&mut self) {
+        while matches!(self.peek(), b' ' | b'\n' | b'\r' | b'\t') {
+            self.at += 1;
+        }
+    }
+
+    /// Pass over a byte if it comes next.
+    #[inline]
+    pub fn has(&mut self, byte: u8) -> bool {
+        let is_next = self.peek() == byte;
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    /// Pass over a byte, which must come next.
+    #[inline]
+    pub fn expect(&mut self, byte: u8) -> Result<(), Refused> {
+        if self.has(byte) {
+            Ok(())
+        } else {
+            Err(Refused)
+        }
+    }
+
+    /// Pass over a word if it comes next.
+    pub fn has_word(&mut self, word: &[u8]) -> bool {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let is_next = rest.starts_with(word);
+        if is_next {
+            self.at += word.len();
+        }
+        is_next
+    }
+
+    /// The text between the quotes of a string.
+    #[inline]
+    pub fn string(&mut self) -> Result<(&'a [u8], Escapes), Refused> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let mut escapes = Escapes::None;
+        loop {
+            self.pass_plain();
+            match self.peek() {
+                b'"' => {
+                    let found = self.since(start);
+                    self.at += 1;
+                    return Ok((found, escapes));
+                }
+                b'\\' => {
+                    self.at += 1;
+                    let one = self.escape()?;
+                    if one > escapes {
+                        escapes = one;
+                    }
+                }
+                0..=0x1f => return Err(Refused),
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    /// Pass over characters of a string, eight at a time, up to one that may be special.
+    #[inline]
+    fn pass_plain(&mut self) {
+        while let Some((word, _)) =
+            self.text.get(self.at..).and_then(<[u8]>::split_first_chunk::<8>)
+        {
+            let word = u64::from_le_bytes(*word);
+            let controls = word.wrapping_sub(ONES * 0x20) & !word;
+            let special = (controls | zeros(word ^ (ONES * 0x22)) | zeros(word ^ (ONES * 0x5c)))
+                & HIGHS;
+            if special != 0 {
+                self.at += special.trailing_zeros() as usize / 8;
+                return;
+            }
+            self.at += 8;
+        }
+    }
+
+    fn escape(&mut self) -> Result<Escapes, Refused> {
+        let letter = self.peek();
+        self.at += 1;
+        match letter {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Ok(Escapes::Short),
+            b'u' => {
+                let is_whole = match self.hexadecimal()? {
+                    0xd800..=0xdbff => {
+                        self.has_word(b"\\u") && (0xdc00..=0xdfff).contains(&self.hexadecimal()?)
+                    }
+                    0xdc00..=0xdfff => false,
+                    _ => true,
+                };
+                if is_whole {
+                    Ok(Escapes::Unicode)
+                } else {
+                    Err(Refused) // half of a character is no text, as Python's reader has it too
+                }
+            }
+            _ => Err(Refused),
+        }
+    }
+
+    /// Four hexadecimal digits.
+    fn hexadecimal(&mut self) -> Result<u32, Refused> {
+        let mut value = 0;
+        for _ in 0..4 {
+            let digit = char::from(self.peek()).to_digit(16).ok_or(Refused)?;
+            value = value * 16 + digit;
+            self.at += 1;
+        }
+        Ok(value)
+    }
+
+    /// A key and the colon behind it.
+    #[inline]
+    pub fn key(&mut self) -> Result<(&'a [u8], Escapes), Refused> {
+        let key = self.string()?;
+        self.space();
+        self.expect(b':')?;
+        self.space();
+        Ok(key)
+    }
+
+    fn digits(&mut self) -> usize {
+        let start = self.at;
+        while self.peek().is_ascii_digit() {
+            self.at += 1;
+        }
+        self.at - start
+    }
+
+    /// A number.
+    #[inline]
+    pub fn number(&mut self) -> Result<Number<'a>, Refused> {
+        let start = self.at;
+        self.has(b'-');
+        let has_zero = self.peek() == b'0';
+        let whole_digits = self.digits();
+        if whole_digits == 0 || (has_zero && whole_digits > 1) {
+            return Err(Refused);
+        }
+        let mut fraction_digits = 0;
+        if self.has(b'.') {
+            fraction_digits = self.digits();
+            if fraction_digits == 0 {
+                return Err(Refused);
+            }
+        }
+        let has_exponent = self.has(b'e') || self.has(b'E');
+        if has_exponent {
+            if !self.has(b'+') {
+                self.has(b'-');
+            }
+            if self.digits() == 0 {
+                return Err(Refused);
+            }
+        }
+        Ok(Number { text: self.since(start), whole_digits, fraction_digits, has_exponent })
+    }
+
+    /// Pass over any value; returns its text.
+    pub fn value(&mut self) -> Result<&'a [u8], Refused> {
+        let start = self.at;
+        let mut are_objects: u64 = 0;
+        let mut depth = 0;
+        loop {
+            match self.peek() {
+                b'"' => {
+                    self.string()?;
+                }
+                b'-' | b'0'..=b'9' => {
+                    self.number()?;
+                }
+                open @ (b'{' | b'[') => {
+                    self.at += 1;
+                    self.space();
+                    let is_object = open == b'{';
+                    if !self.has(if is_object { b'}' } else { b']' }) {
+                        depth += 1;
+                        if depth > MAX_DEPTH {
+                            return Err(Refused);
+                        }
+                        are_objects = are_objects << 1 | u64::from(is_object);
+                        if is_object {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                }
+                _ => {
+                    if !(self.has_word(b"null") || self.has_word(b"true") || self.has_word(b"false"))
+                    {
+                        return Err(Refused);
+                    }
+                }
+            }
+            loop {
+                if depth == 0 {
+                    return Ok(self.since(start));
+                }
+                self.space();
+                let is_object = are_objects & 1 == 1;
+                if self.has(b',') {
+                    self.space();
+                    if is_object {
+                        self.key()?;
+                    }
+                    break;
+                }
+                self.expect(if is_object { b'}' } else { b']' })?;
+                depth -= 1;
+                are_objects >>= 1;
+            }
+        }
+    }
+}
+
+/// The high bit of each byte that is zero; of others only behind a zero.
+#[inline]
+fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(text: &str) -> Number<'_> {
+        let mut cursor = Cursor::new(text.as_bytes());
+        let number = cursor.number().unwrap();
+        assert!(cursor.is_at_end());
+        number
+    }
+
+    #[test]
+    fn microseconds_are_nanoseconds_exactly() {
+        assert_eq!(number("1732700000123456.789").nanoseconds(), Some(1732700000123456789));
+        assert_eq!(number("0.1").nanoseconds(), Some(100));
+        assert_eq!(number("12.34").nanoseconds(), Some(12340));
+        assert_eq!(number("7").nanoseconds(), Some(7000));
+        assert_eq!(number("7.12500").nanoseconds(), Some(7125));
+        for inexact in ["7.1255", "1e3", "-1", "9223372036854776", "12345678901234567", "1.5e0"] {
+            assert_eq!(number(inexact).nanoseconds(), None, "{inexact}");
+        }
+    }
+
+    #[test]
+    fn integers_are_of_64_bits() {
+        assert_eq!(number("9223372036854775807").integer(), Some(i64::MAX));
+        assert_eq!(number("-9223372036854775808").integer(), Some(i64::MIN));
+        assert_eq!(number("-12").integer(), Some(-12));
+        for other in ["9223372036854775808", "1.0", "1e1", "-0"] {
+            assert_eq!(number(other).integer(), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn values_are_strictly_json() {
+        let whole = [
+            "{}", "[]", "[1,[2,{\"a\":[{}]}],null]", "\"a\\u00e9\\n\\ud83d\\ude00\"", "-0.5e+3", "true",
+            "{\"a\" : 1 ,\n\"b\":[ ]}",
+        ];
+        for text in whole {
+            let mut cursor = Cursor::new(text.as_bytes());
+            assert_eq!(cursor.value(), Ok(text.as_bytes()), "{text}");
+        }
+        let refused = [
+            "", "{", "[1,]", "{,}", "{\"a\"}", "{\"a\":}", "[1 2]", "01", "1.", ".5", "+1", "1e",
+            "\"a", "\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "\"\\x\"", "\"\\u12g4\"", "\"a\nb\"", "nul", "NaN", "[}", "{\"a\":1]", "{1:2}",
+            "{\"a\":1,}", "'a'", "\"\u{1}\"", "-",
+        ];
+        for text in refused {
+            let mut cursor = Cursor::new(text.as_bytes());
+            assert_eq!(cursor.value(), Err(Refused), "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(Cursor::new(nested(64).as_bytes()).value().is_ok());
+        assert!(Cursor::new(nested(66).as_bytes()).value().is_err());
+    }
+
+    #[test]
+    fn special_characters_are_found_wherever_they_stand() {
+        for before in 0..20 {
+            let plain = "é".repeat(before / 2) + &"a".repeat(before % 2);
+            for (inside, escapes) in [("", Escapes::None), ("\\\"", Escapes::Short)] {
+                let text = format!("\"{plain}{inside}z\" tail and more");
+                let mut cursor = Cursor::new(text.as_bytes());
+                let expected = format!("{plain}{inside}z");
+                assert_eq!(cursor.string(), Ok((expected.as_bytes(), escapes)));
+            }
+            let broken = format!("\"{plain}\u{1f}z\" tail and more");
+            assert_eq!(Cursor::new(broken.as_bytes()).string(), Err(Refused));
+        }
+    }
+}

@@ -33,7 +33,7 @@ NO_PARAMS: Mapping[str, object] = {}
 _ASKS_WHAT_THERE_IS = re.compile(
     r"information_schema|duckdb_|pg_|sqlite_|show|describe|summarize|pragma", re.IGNORECASE
 )
-ACTIVITY = frozenset(("activity_period", "activity_step"))
+ACTIVITY = frozenset(("activity_period", "activity_step", "counter_statement"))
 ACTIVITY_READS = ("clock", "gpu_sample", "net_sample")
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""

@@ -124,6 +124,7 @@ QUERY_FILES: tuple[str, ...] = (
     "counters/storage_steps",
     "counters/activity_steps",
     "counters/counter_profile",
+    "counters/counter_statements",
     "gpu/gpu_counters",
     "gpu/gpu_series",
     "gpu/gpu_throttle",

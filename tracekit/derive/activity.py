@@ -28,14 +28,16 @@ microbatch or several steps, no counter tells: it is called a period, and taken 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.correction import Correction
+from tracekit.derive.coherence import coherent, gridded
 from tracekit.derive.readings import Clocks, forward
 from tracekit.derive.stage import arrow
-from tracekit.wording import plural
+from tracekit.wording import plural, some
 
 if TYPE_CHECKING:
     import duckdb
@@ -69,12 +71,18 @@ MAX_SPAN_S = 7_200
 MAX_GPUS = 64
 MAX_POINTS = 2_000_000
 """Readings of one counter that are looked at."""
+MAX_STATED = 500_000
+"""The same where its period is not sought, or only one longer than a known one."""
 MIN_COVERED = 0.8
 """Share of the time that readings must cover."""
 FINE = 4
 """Lags in a sample: a period is rarely a whole number of samples."""
+SAME_PERIOD = 0.02
+"""Two periods, or a whole multiple of one and the other, that differ by no more are one."""
 SPREAD_LIMIT = 0.7
 """Resultant of the moments of sampling from which they count as spread out."""
+SWING_CYCLES = 8
+"""Repetitions of which the swing is taken at a time."""
 AGREE_LIMIT = 0.9
 """Resultant of the GPUs' phases from which they agree."""
 MIN_TRAFFIC = 20e6
@@ -111,23 +119,68 @@ SIGNALS = {
     "power": Signal("power", 5.0, is_mean=False),
 }
 """By canonical name, those first whose period is most surely the work's."""
+LONGER = ("nvlink_tx", "tx_bytes", "tx_rate")
+"""Communication may repeat once in several microbatches."""
+STATED = (*LONGER, "nvlink_rx", "rx_bytes", "rx_rate", "pcie_tx", "pcie_rx", "power")
+"""What is read once the period is known, for what else counters say."""
+WRITES = ("activity_period", "activity_step", "counter_statement")
+"""The tables made here."""
 ACTIVE = 1.0
 """What a share of activity can swing by."""
 
 
 @dataclass(frozen=True)
 class Readings:
-    """One counter of one GPU."""
+    """One counter of one GPU, or of one port."""
 
     gpu: str
+    """Unlike any other's."""
     times: Floats
     """s since the first reading of all, ascending."""
     values: Floats
+    node: str = ""
+    device: str = ""
 
     def between(self, first: float, last: float) -> Readings:
         """Those from one moment to another, both included."""
         inside = (self.times >= first) & (self.times <= last)
-        return Readings(self.gpu, self.times[inside], self.values[inside])
+        return replace(self, times=self.times[inside], values=self.values[inside])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Devices that do the same at the same moments, and their rhythm."""
+
+    row: dict[str, Any]
+    """Of ``activity_period``."""
+    starts: Floats
+    """Where its repetitions begin, s of its first device's clock; NaN between those lost."""
+    lags: dict[str, float]
+    """By device: s by which it is behind the first."""
+    nodes: dict[str, str]
+    """By device: its machine."""
+
+    def lag_of(self, node: str) -> float | None:
+        """The same of a machine's devices; None where it has none here."""
+        from statistics import median
+
+        own = [lag for device, lag in self.lags.items() if self.nodes[device] == node]
+        return median(own) if own else None
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether its period may be called the step."""
+        return bool(self.row["verdict"] == "steps")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one counter of all devices shows."""
+
+    row: dict[str, Any]
+    starts: Floats
+    parts: tuple[Part, ...] = ()
+    """That which shows the period first; several periodic ones have no period in common."""
 
 
 class Period(NamedTuple):
@@ -145,29 +198,63 @@ def activity_tables(
 
     Empty where no GPU was sampled.
     """
-    tables: dict[str, list[dict[str, Any]]] = {"activity_period": [], "activity_step": []}
+    import numpy as np
+
+    from tracekit.derive.statements import statements
+
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in WRITES}
     sampled = _sampled(con)
     if not sampled:
         return tables
-    looked_at: list[dict[str, Any]] = []
+    looked_at: list[Found] = []
+    signals: dict[str, list[Readings]] = {}
+    chosen: Found | None = None
+    base_ns: int | None = None
     for counter in (c for c in SIGNALS if sampled.get(c)):
-        readings, origin_ns = read(con, clocks, counter)
+        if chosen is not None and counter not in STATED:
+            continue
+        readings, origin_ns = read(
+            con, clocks, counter, MAX_POINTS if chosen is None else MAX_STATED
+        )
         if SIGNALS[counter].is_port and not readings:
             continue  # a switch that was asked once: nobody expects a period of it
-        row, starts = period_row(readings, counter, _ceiling(con, counter))
-        looked_at.append(row)
-        if row["verdict"] == "steps":
-            row |= {"steps_count": max(0, len(starts) - 1)}
-            tables["activity_step"] = step_rows(starts, row, origin_ns)
-            break
-    if not looked_at and not any(c not in SIGNALS or not SIGNALS[c].is_port for c in sampled):
-        return tables
+        base_ns = origin_ns if base_ns is None else base_ns
+        shift = (origin_ns - base_ns) / 1e9
+        signals[counter] = [replace(r, times=r.times + shift) for r in readings]
+        if chosen is None or (counter in LONGER and chosen.row["verdict"] == "steps"):
+            found = period_of(signals[counter], counter, _ceiling(con, counter))
+            looked_at.append(found)
+            if chosen is None and any(part.is_periodic for part in found.parts):
+                chosen = found
+            elif chosen is not None and (times := _times_longer(found, chosen)):
+                name = SIGNALS[chosen.row["counter"]].name
+                found.row["reason"] += f", in which {name} repeats {times} times"
+                chosen = found
     if not looked_at:
-        looked_at = [_none("no SM activity, traffic, energy or power was sampled")]
+        if not any(c not in SIGNALS or not SIGNALS[c].is_port for c in sampled):
+            return tables
+        looked_at = [
+            Found(_none("no SM activity, traffic, energy or power was sampled"), np.zeros(0))
+        ]
     # One answer a job: the counter that shows steps, else the first that could have.
-    chosen = next((r for r in looked_at if r["verdict"] == "steps"), looked_at[0])
-    tables["activity_period"] = [chosen | {"attempt": None}]
+    chosen = chosen or looked_at[0]
+    row = chosen.row
+    if row["verdict"] == "steps":
+        row |= {"steps_count": max(0, len(chosen.starts) - 1)}
+        tables["activity_step"] = step_rows(chosen.starts, row, base_ns or 0)
+    tables["activity_period"] = [row | {"attempt": None}]
+    tables["counter_statement"] = [
+        {"attempt": None, **said._asdict()} for said in statements(signals, chosen)
+    ]
     return tables
+
+
+def _times_longer(found: Found, chosen: Found) -> int | None:
+    """How many of the known periods make that of another counter, where it is a longer one."""
+    if found.row["verdict"] != "steps" or not _have_one_period(found.parts[0], chosen.parts[0]):
+        return None
+    times = round(float(found.row["period_ns"]) / float(chosen.row["period_ns"]))
+    return times if times > 1 else None
 
 
 def selected_tables(con: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
@@ -206,22 +293,21 @@ def _none(reason: str, **more: Any) -> dict[str, Any]:
 
 
 _GPU_READINGS = """
-SELECT source_id, coalesce(node, '') || ' ' || coalesce(device_id, 'GPU ' || nvml_index) AS device,
-       counter, time_ns, place, coalesce(value, counted) AS value
+SELECT source_id, node, coalesce(device_id, 'GPU ' || nvml_index) AS device, counter, time_ns,
+       place, coalesce(value, counted) AS value
 FROM gpu_sample
 WHERE coalesce(device_id, CAST(nvml_index AS VARCHAR)) IS NOT NULL
       AND NOT coalesce(contains(device_id, '/'), false)
 """
 _PORT_READINGS = """
-SELECT source_id, coalesce(node, '') || ' ' || port AS device, counter, time_ns, place,
-       coalesce(value, counted) AS value
+SELECT source_id, node, port AS device, counter, time_ns, place, coalesce(value, counted) AS value
 FROM net_sample
 WHERE port IS NOT NULL AND priority IS NULL AND queue IS NULL AND lane IS NULL
 """
 
 
 def read(
-    con: duckdb.DuckDBPyConnection, clocks: Clocks, counter: str
+    con: duckdb.DuckDBPyConnection, clocks: Clocks, counter: str, most: int = MAX_POINTS
 ) -> tuple[list[Readings], int]:
     """The readings of the last two hours by GPU, and the moment (epoch ns) that times count from.
 
@@ -243,7 +329,8 @@ def read(
         return [], 0
     rows = con.sql(
         f"""
-        SELECT source_id, device, time_ns, value FROM ({selected})
+        SELECT source_id, concat_ws(chr(31), coalesce(node, ''), device) AS device, time_ns, value
+        FROM ({selected})
         WHERE counter = $counter AND list_contains($sources, source_id) AND time_ns > $since_ns
         ORDER BY time_ns DESC, source_id, place LIMIT $most
         """,  # noqa: S608  # one of two constants
@@ -251,7 +338,7 @@ def read(
             "counter": counter,
             "sources": sorted(clocks.hosts),
             "since_ns": last - MAX_SPAN_S * 10**9 - clocks.widest_ns,
-            "most": MAX_POINTS,
+            "most": most,
         },
     ).to_arrow_table()
     if not len(rows):
@@ -269,7 +356,10 @@ def read(
         return_inverse=True,
     )
     named = [divmod(p, len(encoded.dictionary)) for p in pairs.tolist()]
-    listed = [f"{clocks.hosts[s] or s} {encoded.dictionary[g]}" for s, g in named]
+    listed = [
+        "\x1f".join((clocks.hosts[s] or f"source {s}", str(encoded.dictionary[g])))
+        for s, g in named
+    ]
     names, of_pair = np.unique(np.array(listed), return_inverse=True)
     codes = of_pair[which]
     readings = []
@@ -280,7 +370,8 @@ def read(
         if signal.is_total:
             own_times, own_values = _rates(own_times, own_values, signal.scale)
         if len(own_times) > 1:
-            readings.append(Readings(name, own_times, own_values))
+            host, node, device = name.split("\x1f", 2)
+            readings.append(Readings(name, own_times, own_values, node or host, device))
     return readings, origin_ns
 
 
@@ -312,6 +403,12 @@ def period_row(
     readings: Sequence[Readings], counter: str, ceiling: float
 ) -> tuple[dict[str, Any], Floats]:
     """A row of ``activity_period`` for one counter, and where its steps begin (s)."""
+    found = period_of(readings, counter, ceiling)
+    return found.row, found.starts
+
+
+def period_of(readings: Sequence[Readings], counter: str, ceiling: float) -> Found:
+    """What one counter of all devices shows of a period."""
     import numpy as np
 
     nothing = np.zeros(0)
@@ -320,10 +417,10 @@ def period_row(
     if interval is None:
         most = max((len(r.times) for r in readings), default=0)
         if most == 1:
-            return _none(f"{name} was read once: a period needs many readings"), nothing
+            return Found(_none(f"{name} was read once: a period needs many readings"), nothing)
         if most:
-            return _none(f"{name} was read {most} times and never changed"), nothing
-        return _none(f"{name} was sampled, but not at times that can be compared"), nothing
+            return Found(_none(f"{name} was read {most} times and never changed"), nothing)
+        return Found(_none(f"{name} was sampled, but not at times that can be compared"), nothing)
     moving = _moving(readings, counter)
     grid, mean = _together(moving, interval) if moving else (nothing, nothing)
     for low, high in stretches(mean):
@@ -331,14 +428,14 @@ def period_row(
         within = [r.between(first, last) for r in moving]
         cut = [r for r in within if len(r.times) > 1]
         # Two stretches at most, so together they are asked at the level of one.
-        row, starts = _judged(cut, counter, ceiling, interval, MAX_P_VALUE / 2)
-        if row["verdict"] == "steps":
+        found = _judged(cut, counter, ceiling, interval, MAX_P_VALUE / 2)
+        if any(part.is_periodic for part in found.parts):
             begun = float(grid[0])
-            row["reason"] += (
+            found.row["reason"] += (
                 f" from {first - begun:.3g} s to {last - begun:.3g} s of "
                 f"{float(grid[-1]) - begun:.3g} s, around which it is otherwise"
             )
-            return row, starts
+            return found
     return _judged(moving, counter, ceiling, interval, MAX_P_VALUE)
 
 
@@ -385,25 +482,84 @@ def stretches(series: Floats) -> list[tuple[int, int]]:
 
 def _judged(
     readings: Sequence[Readings], counter: str, ceiling: float, interval: float, max_p_value: float
-) -> tuple[dict[str, Any], Floats]:
-    """The same of one stretch."""
+) -> Found:
+    """The same of one stretch: of each group of devices that go together, else of all."""
+    moving = _moving(readings, counter)
+    groups = _groups(moving, interval) if len(moving) > 1 else []
+    known = [group for group in groups if len(group) > 1 or len(groups) == len(moving) < 3]
+    parts = [_part(group, counter, ceiling, interval, max_p_value) for group in known]
+    parts.sort(key=lambda part: (not part.is_periodic, -len(part.lags)))
+    periodic = [part for part in parts if part.is_periodic]
+    if not periodic:
+        # Noise may hide from each pair of devices what all together show.
+        whole = _part([(r, 0.0) for r in moving], counter, ceiling, interval, max_p_value)
+        return Found(whole.row, whole.starts, (whole,))
+    first = periodic[0]
+    others = [part for part in periodic[1:] if not _have_one_period(first, part)]
+    if others:
+        said = "; ".join(
+            f"{_few(part)} every {part.row['period_ns'] / 1e9:.3g} s" for part in (first, *others)
+        )
+        about = {k: first.row[k] for k in ("counter", "interval_ns")}
+        row = _none(f"{SIGNALS[counter].name} has no common period: {said}", **about)
+        return Found(row | {"gpus_count": len(moving)}, first.starts[:0], tuple(parts))
+    return Found(dict(first.row), first.starts, tuple(parts))
+
+
+def _few(part: Part) -> str:
+    """Whose devices, and how many."""
+    counts = Counter(part.nodes.values())
+    return some([f"{count} of {node}" for node, count in sorted(counts.items())])
+
+
+def _have_one_period(one: Part, other: Part) -> bool:
+    """Whether they are the same, or whole multiples of each other, within what they are exact."""
+    short, long = sorted((one.row["period_ns"], other.row["period_ns"]))
+    times = round(long / short)
+    return bool(abs(long / short / times - 1) <= SAME_PERIOD)
+
+
+def _groups(moving: Sequence[Readings], interval: float) -> list[list[tuple[Readings, float]]]:
+    """Devices that go together, each with what it is behind the group's first, in s."""
+    import numpy as np
+
+    grid, rows, _ = _standard(moving, interval)
+    if len(grid) < MIN_SAMPLES * MIN_CYCLES:
+        return []
+    steady = np.array([_detrended(row) for row in rows])
+    return [[(moving[m.at], m.lag * interval) for m in group] for group in coherent(steady)]
+
+
+def _part(
+    members: Sequence[tuple[Readings, float]],
+    counter: str,
+    ceiling: float,
+    interval: float,
+    max_p_value: float,
+) -> Part:
+    """The rhythm of devices whose lags are known."""
     import numpy as np
 
     nothing = np.zeros(0)
     name = SIGNALS[counter].name
-    moving = _moving(readings, counter)
+    lags = {reading.gpu: lag for reading, lag in members}
+    nodes = {reading.gpu: reading.node for reading, _ in members}
+    moving = [replace(r, times=r.times - lag) for r, lag in members]
     about: dict[str, Any] = {
         "counter": counter,
         "interval_ns": interval * 1e9,
         "gpus_count": len(moving),
     }
+
+    def none(reason: str) -> Part:
+        return Part(_none(reason, **about), nothing, lags, nodes)
+
     if not moving:
-        return _none(f"{name} does not vary", **about), nothing
+        return none(f"{name} does not vary")
     grid, mean = _together(moving, interval)
     needed = MIN_SAMPLES * MIN_CYCLES
     if len(mean) < needed:
-        why = f"{len(mean)} readings of {name}; a period needs {needed}"
-        return _none(why, **about), nothing
+        return none(f"{len(mean)} readings of {name}; a period needs {needed}")
     rhythm_found = rhythm(mean)
     shortest = MIN_SAMPLES * interval
     if (
@@ -411,32 +567,30 @@ def _judged(
         or rhythm_found.p_value > max_p_value
         or rhythm_found.strength < MIN_STRENGTH
     ):
-        why = (
+        if rhythm_found is not None:
+            about |= {"strength_ratio": rhythm_found.strength, "p_value": rhythm_found.p_value}
+        return none(
             f"{name} has no clear period: sampled every {interval:.3g} s it would show steps from "
             f"{shortest:.3g} s on, and shorter ones not"
         )
-        if rhythm_found is not None:
-            about |= {"strength_ratio": rhythm_found.strength, "p_value": rhythm_found.p_value}
-        return _none(why, **about), nothing
     period = rhythm_found.period_s * interval
     about |= {
         "period_ns": period * 1e9,
         "strength_ratio": rhythm_found.strength,
         "p_value": rhythm_found.p_value,
     }
-    is_large = SIGNALS[counter].is_mean and _is_too_large_for_an_echo(
-        moving, period, interval, ceiling
-    )
-    if not is_large and not _agree_in_phase(moving, period, interval):
-        why = (
+    is_mean = SIGNALS[counter].is_mean
+    is_large = is_mean and _is_too_large_for_an_echo(moving, period, interval, ceiling)
+    unmoved = [reading for reading, _ in members]
+    if not is_large and not _agree_in_phase(unmoved, period, interval):
+        return none(
             f"{name} repeats every {period:.3g} s, but sampled every {interval:.3g} s so do "
             f"steps of {1 / (1 / interval - 1 / period):.3g} s and shorter ones"
         )
-        return _none(why, **about), nothing
     starts = boundaries(mean, rhythm_found.period_s) * interval + float(grid[0])
     of = plural(len(moving), "port" if SIGNALS[counter].is_port else "GPU")
     about |= {"verdict": "steps", "reason": f"the period of {name} of {of}"}
-    return _none("") | about, starts
+    return Part(_none("") | about, starts, lags, nodes)
 
 
 def _interval_s(readings: Sequence[Readings]) -> float | None:
@@ -450,9 +604,11 @@ def _interval_s(readings: Sequence[Readings]) -> float | None:
     for gpu in readings:
         gaps = np.diff(gpu.times)
         changes = int((np.diff(gpu.values) != 0).sum())
+        # A device that idles reads nothing again and again, and was read each time.
+        idle = int(((gpu.values[1:] == 0) & (gpu.values[:-1] == 0)).sum())
         if len(gaps) and changes:
             usual = float(np.median(gaps))
-            repeats = len(gaps) / changes
+            repeats = (len(gaps) - idle) / changes
             intervals.append(usual * (repeats if repeats >= 1.5 else 1.0))
     return float(np.median(intervals)) if intervals else None
 
@@ -461,22 +617,26 @@ def _together(readings: Sequence[Readings], interval: float) -> tuple[Floats, Fl
     """The mean of standardised readings on a regular grid: the stretch that most GPUs cover."""
     import numpy as np
 
+    grid, rows, seen = _standard(readings, interval)
+    covered = float(seen.any(axis=0).mean()) if len(grid) else 0.0
+    count = seen.sum(axis=0)
+    mean = np.divide(rows.sum(axis=0), count, out=np.zeros(len(grid)), where=count > 0)
+    return (grid, mean) if covered >= MIN_COVERED else (grid[:0], mean[:0])
+
+
+def _standard(
+    readings: Sequence[Readings], interval: float
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """A grid, the standardised readings on it (zero where nobody read), and where they were."""
+    import numpy as np
+
     low = float(np.median([r.times[0] for r in readings]))
     high = float(np.median([r.times[-1] for r in readings]))
     grid = np.arange(low, high, interval)
-    total, seen = np.zeros(len(grid)), np.zeros(len(grid))
-    for gpu in readings:
-        # A reading is worth an interval on both sides: a gap is no line between its ends.
-        after = np.searchsorted(gpu.times, grid).clip(1, len(gpu.times) - 1)
-        near = np.minimum(abs(gpu.times[after] - grid), abs(grid - gpu.times[after - 1]))
-        good = near <= 1.5 * interval
-        spread = float(np.std(gpu.values))
-        standard = (np.interp(grid, gpu.times, gpu.values) - gpu.values.mean()) / spread
-        total += np.where(good, standard, 0.0)
-        seen += good
-    covered = float((seen > 0).mean()) if len(grid) else 0.0
-    mean = np.divide(total, seen, out=np.zeros_like(total), where=seen > 0)
-    return (grid, mean) if covered >= MIN_COVERED else (grid[:0], mean[:0])
+    # A reading is worth an interval on both sides: a gap is no line between its ends.
+    scaled = [(r.values - r.values.mean()) / float(np.std(r.values)) for r in readings]
+    rows, seen = gridded([r.times for r in readings], scaled, grid, interval)
+    return grid, np.where(seen, rows, 0.0), seen
 
 
 def rhythm(series: Floats) -> Period | None:
@@ -598,13 +758,28 @@ def _is_too_large_for_an_echo(
     left = np.sin(np.pi * cycles) / (np.pi * cycles)
     beyond = []
     for gpu in readings:
-        mean = float(gpu.values.mean())
+        # Steps wander: over the whole job they are out of phase, over a few they are not.
+        edges = np.arange(gpu.times[0], gpu.times[-1] + period, SWING_CYCLES * period)
+        cuts = np.searchsorted(gpu.times, edges)
+        swings, means = [], []
+        for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            if high - low < MIN_SAMPLES * SWING_CYCLES / 2:
+                continue
+            part = Readings(gpu.gpu, gpu.times[low:high], gpu.values[low:high])
+            own = abs(_fourier(part, period)) ** 2
+            # What stands between its harmonics is no part of it.
+            beside = [abs(_fourier(part, period / k)) ** 2 for k in (0.5, 1.5)]
+            swings.append(2 * np.sqrt(max(0.0, own - float(np.mean(beside)))))
+            means.append(float(part.values.mean()))
+        if not swings:
+            continue
+        mean = float(np.median(means))
         # A mean beyond the ceiling is no share or power at all: the bound is at its widest.
         most = 2 * mean if np.isinf(ceiling) else 2 * ceiling / np.pi
-        if 0 < mean < ceiling / 2 and not np.isinf(ceiling):
+        if 0 < mean < ceiling and not np.isinf(ceiling):
             most *= np.sin(np.pi * mean / ceiling)
-        beyond.append(2 * abs(_fourier(gpu, period)) - most * left)
-    return float(np.median(beyond)) > 0
+        beyond.append(float(np.median(swings)) - most * left)
+    return bool(beyond) and float(np.median(beyond)) > 0
 
 
 def _fourier(gpu: Readings, period: float) -> complex:

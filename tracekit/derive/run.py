@@ -267,6 +267,7 @@ class Active:
 
     activity_period: pa.Table
     activity_step: pa.Table
+    counter_statement: pa.Table
 
 
 def find_activity(given: Given, done: Done) -> Active:
@@ -274,7 +275,7 @@ def find_activity(given: Given, done: Done) -> Active:
     tables: dict[str, list[dict[str, Any]]] = {}
     if not done.of(Placed).used:
         tables = activity.activity_tables(given.con, done.of(Aligned).clocks)
-    return Active(*(arrow(n, tables.get(n, [])) for n in ("activity_period", "activity_step")))
+    return Active(*(arrow(n, tables.get(n, [])) for n in activity.WRITES))
 
 
 @dataclass(frozen=True)
@@ -344,7 +345,7 @@ STAGES = (
     Stage(
         find_activity,
         reads=("gpu_sample", "net_sample"),
-        writes=("activity_period", "activity_step"),
+        writes=activity.WRITES,
         needs=("gpu_sample", "net_sample"),
     ),
     Stage(

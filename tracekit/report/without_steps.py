@@ -27,6 +27,12 @@ LOADS = {
     "graphics_active": "graphics activity",
     "gpu_utilisation": "utilisation",
 }
+STATED = (
+    "independent", "in_turn", "offload", "apart", "bursts_network", "throughout_network",
+    "bursts_nvlink", "throughout_nvlink",
+)  # fmt: skip
+"""Statements of counters that the verdict tells, the most telling first."""
+MAX_STATED = 3
 DIRECTIONS = {
     "HtoD": "from the host to the device",
     "DtoH": "from the device to the host",
@@ -318,7 +324,11 @@ def _counters_alone(
     if readers & set(rules_run):
         sentence = f"Cannot tell what a step costs: {only}, and the rules that could read them"
         what = "nothing above a note" if findings else "no fault"
-        return say("not_enough_data", f"{sentence} found {what}.{_loads(facts)}", CAPTURE_STEPS)
+        return say(
+            "not_enough_data",
+            f"{sentence} found {what}.{_loads(facts)}{_stated(facts)}",
+            CAPTURE_STEPS,
+        )
     # Levels of ports (gauges) may have been read often: what only grows is what rules wait for.
     counted = [*facts.of("gpu_counters"), *facts.of("port_counters")]
     rows = counted or facts.of("port_levels")
@@ -331,7 +341,7 @@ def _counters_alone(
         )
     return say(
         "not_enough_data",
-        f"Cannot tell: {only}, and none that a rule reads.{_loads(facts)}",
+        f"Cannot tell: {only}, and none that a rule reads.{_loads(facts)}{_stated(facts)}",
         "capture those that rules read: tracekit capture --what nic,dcgm",
     )
 
@@ -352,6 +362,18 @@ def _loads(facts: Facts) -> str:
             groups.setdefault((row["load_counter"], row["load"]), []).append(row)
     said = [f"{_group(rows)} by {LOADS[by]}" for (by, _), rows in sorted(groups.items())]
     return f" {'; '.join(said)}." if said else ""
+
+
+def _stated(facts: Facts) -> str:
+    """What else counters alone say of how the job works, and what that fits; never why."""
+    order = {kind: at for at, kind in enumerate(STATED)}
+    rows = [r for r in facts.of("counter_statements") if r["kind"] in order]
+    rows.sort(key=lambda r: (order[r["kind"]], r["scope"]))
+    said = []
+    for row in rows[:MAX_STATED]:
+        fits = f", compatible with {row['compatible_with']}" if row["compatible_with"] else ""
+        said.append(f"{safe(row['sentence'])}{safe(fits)}")
+    return f" By counters alone: {'; '.join(said)}." if said else ""
 
 
 def _group(rows: Sequence[Row]) -> str:

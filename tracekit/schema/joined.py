@@ -141,4 +141,18 @@ TABLES = (
         col("error_ns", "BIGINT", "How exact both ends are, about: the sampling interval."),
         col("step_source", "VARCHAR", "counters."),
     ),
+    derived_table(
+        "counter_statement",
+        "What counters alone say of a job without traces, each with the number that it rests on.",
+        ("attempt", "kind", "scope"),
+        COUNTED_ATTEMPT,
+        col("kind", "VARCHAR", "What is said, such as load, offload or clock_offset."),
+        col("scope", "VARCHAR", "Devices or nodes that it is said of.", "name"),
+        col("statistic", "VARCHAR", "What the number is."),
+        col("value", "DOUBLE", "The number: a ratio, a correlation, or seconds."),
+        col("error", "DOUBLE", "How far the number may be wrong; null where it is counted."),
+        col("sentence", "VARCHAR", "The statement.", "name"),
+        col("compatible_with", "VARCHAR", "What it fits, never what it proves; null: nothing."),
+        col("decided_by", "VARCHAR", "What would say which of these it is."),
+    ),
 )

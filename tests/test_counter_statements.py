@@ -1,0 +1,159 @@
+"""What counters alone say of a job: judged on simulated telemetry of twelve layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import telemetry
+
+import tracekit
+from soaks import soak
+from tracekit.derive.activity import Found, Readings, period_of
+from tracekit.derive.coherence import coherent
+from tracekit.derive.statements import Statement, statements
+
+ALWAYS = {"ports", "clock_offset"}
+MAY = {
+    "dp": {"bursts_network", "bursts_nvlink"},
+    "accumulation": {"bursts_network", "bursts_nvlink"},
+    "fsdp": {"throughout_network", "throughout_nvlink"},
+    "offload": {"offload", "bursts_pcie", "bursts_network"},
+    "hsdp": {"bursts_network", "throughout_nvlink"},
+    "tp": {"throughout_nvlink"},
+    "tp_pp": {"bursts_network", "bursts_nvlink", "in_turn"},
+    "ep_dp": {"throughout_network"},
+    "idle": set(),
+    "split": {"load", "bursts_nvlink"},
+    "serving": {"load"},
+    "mixed": {"independent", "load", "bursts_nvlink"},
+}
+"""What is true of each layout, as its generator says; anything else said of it is wrong."""
+MUST = {
+    "dp": {"bursts_network"}, "accumulation": {"bursts_network"}, "fsdp": {"throughout_network"},
+    "offload": {"offload"}, "hsdp": {"bursts_network", "throughout_nvlink"},
+    "tp": {"throughout_nvlink"}, "ep_dp": {"throughout_network"}, "split": {"load"},
+    "mixed": {"independent"},
+}  # fmt: skip
+SEEDS = soak(
+    [(layout, seed) for seed in (101, 102, 103) for layout in telemetry.LAYOUTS],
+    fast=[(layout, 101) for layout in ("hsdp", "offload", "tp_pp", "mixed", "serving", "split")],
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(("layout", "seed"), SEEDS)
+def test_a_layout_is_told_right_or_not_at_all(layout: str, seed: int, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    truth = telemetry.make(layout, folder, seed)
+    with tracekit.open([folder]) as run:
+        (step, *_) = run.query("activity_steps").to_dicts()
+        said = run.query("counter_statements").to_dicts()
+    kinds = {row["kind"] for row in said}
+    assert kinds - ALWAYS <= MAY[layout]
+    assert kinds >= MUST.get(layout, set())
+    assert all(row["decided_by"] for row in said if row["compatible_with"])
+    if layout in ("idle", "serving", "mixed"):
+        assert step["verdict"] == "none"
+    else:
+        period_s = step["period_ns"] / 1e9
+        # Nothing tells microbatches from steps: what repeats within one may be the period.
+        true_s = [p / m for p in truth.periods_s.values() for m in {1, truth.microbatches}]
+        assert min(abs(period_s / t - 1) for t in true_s) <= 0.02
+    for row in said:
+        if row["kind"] == "clock_offset":
+            assert abs(row["value"] - truth.offset_s) <= max(3 * row["error"], 0.03)
+
+
+@pytest.mark.parametrize("seed", soak([111, 112, 113], fast=[111]))
+def test_steps_that_the_collector_cannot_resolve_are_refused(seed: int, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    telemetry.make("dp", folder, seed, step_s=0.23, span_s=90)
+    with tracekit.open([folder]) as run:
+        (step, *_) = run.query("activity_steps").to_dicts()
+        kinds = set(run.query("counter_statements")["kind"])
+    assert step["verdict"] == "none"
+    assert kinds <= ALWAYS
+
+
+def test_the_verdict_tells_what_counters_fit_and_never_proves_a_layout(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    telemetry.make("fsdp", folder, 121, gpus=2, ports=2, span_s=60)
+    with tracekit.open([folder]) as run:
+        sentence = run.diagnose().verdict.sentence
+    assert "all through the period" in sentence
+    assert "compatible with parameters sharded over nodes" in sentence
+
+
+# --- one number at a time -------------------------------------------------------------------------
+
+
+def steady(levels: Sequence[float], node: str = "n0") -> list[Readings]:
+    """GPUs that read one level all along."""
+    times = np.arange(100.0)
+    return [
+        Readings(f"{node} {at}", times, np.full(100, level), node, f"GPU {at}")
+        for at, level in enumerate(levels)
+    ]
+
+
+NOTHING = Found({"verdict": "none", "counter": "sm_active", "reason": ""}, np.zeros(0))
+
+
+def loads(active: Sequence[float], watts: Sequence[float]) -> list[Statement]:
+    return statements({"sm_active": steady(active), "power": steady(watts)}, NOTHING)
+
+
+def test_idle_gpus_beside_busy_ones_are_groups_with_their_numbers() -> None:
+    idle, busy = loads([0.0] * 4 + [0.9] * 4, [130] * 4 + [690] * 4)
+    assert idle.sentence == "GPUs 0-3 of n0 idle (busy in 0 % of readings, 130 W)"
+    assert busy.sentence == "GPUs 4-7 of n0 busy (busy in 100 % of readings, 690 W)"
+
+
+def test_one_gpu_is_apart_from_its_load_group_and_never_from_another() -> None:
+    (apart,) = loads([0.9] * 8, [690] * 7 + [600])
+    assert (apart.kind, apart.scope) == ("apart", "GPU 7 of n0")
+    assert apart.value == pytest.approx(-90 / 6.9)
+    assert not loads([0.9] * 8, [690] * 7 + [640])  # 7 % is less than what is spoken of
+    assert {s.kind for s in loads([0.9] * 4 + [0.0] * 4, [690] * 4 + [130] * 4)} == {"load"}
+    assert not loads([0.9] * 8, [690] * 4 + [600] * 4)  # half of them: nobody is the odd one
+    assert not loads([0.9] * 3, [690, 690, 600])  # two others are no group
+
+
+def waves(period: float, count: int, seed: int, lag: int = 0) -> list[Readings]:
+    rng = np.random.default_rng(seed)
+    phase = np.cumsum(1 / period * (1 + 0.1 * rng.normal(size=700)))
+    level = np.where(phase % 1 < 0.6, 0.9, 0.1)[50 - lag : 650 - lag]
+    times = np.arange(600.0)
+    return [Readings(f"s{seed} {i}", times, level + 0.02 * rng.normal(size=600), f"n{seed}",
+                     f"GPU {i}") for i in range(count)]  # fmt: skip
+
+
+def test_devices_of_two_jobs_are_two_groups_and_a_shift_is_none() -> None:
+    rows = np.array([r.values - r.values.mean() for r in (
+        *waves(11.0, 2, 1), *waves(11.0, 2, 1, lag=7), *waves(16.3, 2, 2))])  # fmt: skip
+    groups = coherent(rows)
+    assert [[m.at for m in group] for group in groups] == [[0, 1, 2, 3], [4, 5]]
+    assert [round(m.lag) for m in groups[0]] == [0, 0, 7, 7]
+
+
+def test_jobs_without_a_common_period_have_none_and_say_so() -> None:
+    found = period_of([*waves(11.0, 2, 1), *waves(16.3, 2, 2)], "sm_active", 1.0)
+    assert found.row["verdict"] == "none"
+    (said,) = (s for s in statements({}, found) if s.kind == "independent")
+    assert said.value == pytest.approx(16.3 / 11.0, rel=0.03)
+
+
+def test_periods_that_are_whole_multiples_are_one_jobs() -> None:
+    found = period_of([*waves(11.0, 3, 1), *waves(22.0, 2, 2)], "sm_active", 1.0)
+    assert found.row["verdict"] == "steps"
+    assert not [s for s in statements({}, found) if s.kind == "independent"]

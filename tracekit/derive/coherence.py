@@ -1,0 +1,121 @@
+"""Which devices do the same at the same moments, but for a shift of their clocks.
+
+Devices of one job rise and fall together; those of another job, or of none, do not. Devices are
+taken in order: each joins the group whose mean it follows best at some lag, or begins another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MIN_COHERENCE = 0.5
+"""Correlation with a group's mean from which a device follows it."""
+AT_ONCE = 0.9
+"""Of the highest correlation: what is so high without a shift needs none."""
+MAX_LAG_RATIO = 0.25
+"""Longest shift that is tried, as a share of the readings."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A device of a group."""
+
+    at: int
+    """Row of the device."""
+    lag: float
+    """Samples by which it is behind the group's first device."""
+
+
+def coherent(rows: Floats) -> list[list[Member]]:
+    """Groups of rows (devices x samples, each about zero, zero where nothing was read)."""
+    import numpy as np
+
+    norms = np.sqrt((rows * rows).sum(axis=1))
+    groups: list[list[Member]] = []
+    means: list[Floats] = []
+    for at in np.flatnonzero(norms).tolist():
+        best, where = 0.0, 0.0
+        chosen = -1
+        for number, mean in enumerate(means):
+            strength, lag = strongest(mean, rows[at])
+            if strength > best:
+                best, where, chosen = strength, lag, number
+        if best < MIN_COHERENCE:
+            groups.append([Member(at, 0.0)])
+            means.append(rows[at] / norms[at])
+            continue
+        groups[chosen].append(Member(at, where))
+        means[chosen] = means[chosen] + moved(rows[at] / norms[at], round(where))
+    return groups
+
+
+def strongest(reference: Floats, row: Floats) -> tuple[float, float]:
+    """The highest correlation of a row with a reference, and by how many samples it is behind."""
+    import numpy as np
+
+    n = len(row)
+    r = correlations(reference, row)
+    reach = int(MAX_LAG_RATIO * n)
+    lags = np.arange(-reach, reach + 1)
+    near = r[lags]
+    top = int(np.argmax(near))
+    if r[0] >= AT_ONCE * near[top]:
+        return float(r[0]), 0.0
+    return float(near[top]), float(lags[top]) + vertex(near, top)
+
+
+def correlations(reference: Floats, row: Floats) -> Floats:
+    """At every lag by which the row may be behind; below zero from the end, as of a circle."""
+    import numpy as np
+
+    size = 2 * len(row)
+    cross = np.fft.irfft(np.fft.rfft(row, size) * np.conj(np.fft.rfft(reference, size)), size)
+    scale = float(np.sqrt((reference * reference).sum() * (row * row).sum()))
+    return np.asarray(cross / scale) if scale else cross
+
+
+def vertex(series: Floats, at: int) -> float:
+    """How far from ``at`` a parabola through it and its neighbours has its top, -0.5..0.5."""
+    if not 0 < at < len(series) - 1:
+        return 0.0
+    before, here, after = (float(v) for v in series[at - 1 : at + 2])
+    bend = before - 2 * here + after
+    return 0.5 * (before - after) / bend if bend < 0 else 0.0
+
+
+def moved(row: Floats, behind: int) -> Floats:
+    """The row as it would be without that lag; what nobody read is zero."""
+    import numpy as np
+
+    if not behind:
+        return row
+    out = np.zeros_like(row)
+    if behind > 0:
+        out[:-behind] = row[behind:]
+    else:
+        out[-behind:] = row[:behind]
+    return out
+
+
+def gridded(
+    times: Sequence[Floats], values: Sequence[Floats], grid: Floats, interval: float
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Values on a grid (devices x samples), and where somebody read within 1.5 intervals."""
+    import numpy as np
+
+    rows = np.zeros((len(times), len(grid)))
+    seen = np.zeros(rows.shape, bool)
+    for at, (own, read) in enumerate(zip(times, values, strict=True)):
+        after = np.searchsorted(own, grid).clip(1, len(own) - 1)
+        near = np.minimum(abs(own[after] - grid), abs(grid - own[after - 1]))
+        seen[at] = near <= 1.5 * interval
+        rows[at] = np.interp(grid, own, read)
+    return rows, seen

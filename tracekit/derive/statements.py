@@ -1,0 +1,568 @@
+"""What counters alone say of a job: who works, when it communicates, and what that fits.
+
+Each statement carries the number that it rests on and what would decide what it leaves open. None
+says why something is slow. A layout is named only as what the numbers are compatible with: several
+layouts make the same traffic. What a number leaves between two words is not stated at all.
+
+A step's phases are those of the repetitions that ``activity`` found, on each node's own clock: a
+node is as far behind the first as its activity is, so no clock needs to be right for a fold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.derive.activity import Found, Part, Readings
+from tracekit.derive.coherence import gridded, vertex
+from tracekit.wording import plural, ranges, seconds, share
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MIN_RATE = 100e6
+"""Mean traffic of a node that is spoken of, bytes/s."""
+MIN_BINS = 6
+"""Readings of a period, below which nothing is said of where in it traffic flows."""
+MAX_BINS = 24
+MOST = 0.8
+"""Of the bytes: how much of the period these take says whether they come in bursts."""
+BURST_RATIO = 0.45
+"""Share of the period that most bytes take at most where they come in bursts."""
+THROUGHOUT_RATIO = 0.6
+"""And at least where they flow all through it."""
+MIN_FOLDED = 0.4
+"""Share of the variance that the phase explains, from which a burst comes once a period."""
+EVEN_RATIO = 1.25
+"""The busiest port beside the mean of all, up to which they are even."""
+ACTIVE_RATIO = 0.2
+"""SM activity from which a GPU is busy."""
+IDLE_RATIO = 0.05
+"""Share of busy readings up to which a GPU stands by."""
+MIN_COPY_RATE = 2e9
+"""Mean PCIe traffic of a GPU, while its SMs are idle, that is more than loading data."""
+IDLE_COPY_RATIO = 0.6
+"""Share of PCIe bytes that move while SMs are idle."""
+LEAST_IDLE_RATIO = 0.15
+"""Share of a working GPU's readings in which its SMs are idle, to ask what moves meanwhile."""
+TURNS = -0.3
+"""Correlation of two nodes' activity at the same moment, below which they work in turn."""
+SEGMENTS = 4
+"""Parts of the readings of which each gives the clocks' offset by itself."""
+MIN_SEGMENTS = 3
+"""Parts, each way, that must agree."""
+MIN_ECHO = 0.6
+"""Correlation of what one node sends and the other receives."""
+LOAD_GAP = 0.15
+"""Difference of mean activity between groups of load."""
+POWER_GAP = 1.3
+"""Ratio of mean power between groups of load."""
+MIN_GROUP = 4
+"""GPUs of a group that one is compared within."""
+APART_RATIO = 0.08
+APART_SPREADS = 5.0
+"""How far from its group's median: by this share, and by so many robust standard deviations."""
+MAX_APART_RATIO = 0.25
+"""Share of a group that may be apart from it."""
+LEAST_SPREAD = 0.01
+"""Robust standard deviation of a group, at least, as a share of its median."""
+
+DECIDES = "a trace, NCCL's log (NCCL_DEBUG=INFO) or job.toml's [parallelism] says which"
+
+
+class Statement(NamedTuple):
+    """A row of ``counter_statement``, less the attempt."""
+
+    kind: str
+    scope: str
+    statistic: str
+    value: float
+    error: float | None
+    sentence: str
+    compatible_with: str | None = None
+    decided_by: str | None = None
+
+
+@dataclass(frozen=True)
+class Folded:
+    """How a node's traffic lies in the period."""
+
+    mean: float
+    """bytes/s."""
+    most_ratio: float
+    """Share of the period that holds ``MOST`` of the bytes."""
+    explained_ratio: float
+    bursts_count: int
+
+
+def statements(signals: Mapping[str, Sequence[Readings]], found: Found) -> list[Statement]:
+    """What there is to say; ``signals`` by canonical counter, all times from one moment."""
+    said: list[Statement] = []
+    gpus = list(signals.get("sm_active", ()))
+    said += _loads(gpus, list(signals.get("power", ())))
+    said += _independent(found)
+    nodes = sorted({r.node for rows in signals.values() for r in rows})
+    part = next((p for p in found.parts if p.is_periodic), None)
+    if part is not None and found.row["verdict"] == "steps":
+        said += _traffic(signals, part, nodes)
+    said += _offload(signals, part)
+    said += _ports(signals, nodes)
+    if len(nodes) == 2:
+        clocks = _clocks(signals, nodes)
+        said += [clocks] if clocks is not None else []
+        offset = (clocks.value, clocks.error or 0.0) if clocks is not None else None
+        said += _turns(gpus, nodes, offset, found)
+    return said
+
+
+# --- loads ----------------------------------------------------------------------------------------
+
+
+def _loads(gpus: Sequence[Readings], powers: Sequence[Readings]) -> list[Statement]:
+    """Groups of GPUs by what they do, and who differs within one."""
+    import numpy as np
+
+    gpus, powers = _meanwhile(gpus), _meanwhile(powers)
+    watts = {r.gpu: float(r.values.mean()) for r in powers}
+    active = {r.gpu: float(r.values.mean()) for r in gpus}
+    busy = {r.gpu: float(np.mean(r.values >= ACTIVE_RATIO)) for r in gpus}
+    named = {r.gpu: r for r in gpus}
+    said = []
+    groups = [
+        fine
+        for coarse in _split(active, lambda low, high: high - low >= LOAD_GAP)
+        for fine in _split(
+            {g: watts.get(g, 0.0) for g in coarse},
+            lambda low, high: low > 0 and high >= POWER_GAP * low,
+        )
+    ]
+    for group in groups if len(groups) > 1 else []:
+        share_busy = float(np.median([busy[g] for g in group]))
+        power = [watts[g] for g in group if g in watts]
+        drawn = f", {float(np.median(power)):.0f} W" if power else ""
+        word = "idle" if share_busy <= IDLE_RATIO else "busy"
+        scope = _scope([named[g] for g in group])
+        said.append(
+            Statement(
+                "load", scope, "share of readings that are busy", share_busy, None,
+                f"{scope} {word} (busy in {share(share_busy)} of readings{drawn})",
+            )
+        )  # fmt: skip
+    for group in groups:
+        if np.median([active[g] for g in group]) < ACTIVE_RATIO:
+            continue  # what stands by differs by what it last did
+        for of, unit, name in ((active, "", "SM activity"), (watts, " W", "power")):
+            said += _apart([g for g in group if g in of], of, unit, name, named)
+    return said
+
+
+def _meanwhile(readings: Sequence[Readings]) -> list[Readings]:
+    """Those of the time in which all were read: a collector that starts late saw no warm-up."""
+    if not readings:
+        return []
+    first = max(float(r.times[0]) for r in readings)
+    last = min(float(r.times[-1]) for r in readings)
+    return [part for r in readings if len((part := r.between(first, last)).times)]
+
+
+def _split(values: Mapping[str, float], is_gap: Any) -> list[list[str]]:
+    """Names in groups, by the gaps between their values."""
+    ordered = sorted(values, key=lambda g: (values[g], g))
+    groups: list[list[str]] = []
+    for at, name in enumerate(ordered):
+        if at and not is_gap(values[ordered[at - 1]], values[name]):
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    return groups
+
+
+def _apart(
+    group: Sequence[str], of: Mapping[str, float], unit: str, name: str,
+    named: Mapping[str, Readings],
+) -> list[Statement]:  # fmt: skip
+    """Who differs from the others of its load."""
+    import numpy as np
+
+    said: list[Statement] = []
+    for gpu in group if len(group) >= MIN_GROUP else ():
+        others = np.array([of[g] for g in group if g != gpu])
+        usual = float(np.median(others))
+        if usual <= 0:
+            continue
+        robust = 1.4826 * float(np.median(abs(others - usual)))
+        spread = max(robust, LEAST_SPREAD * usual)
+        far = of[gpu] - usual
+        if abs(far) < APART_RATIO * usual or abs(far) < APART_SPREADS * spread:
+            continue
+        scope = _scope([named[gpu]])
+        own, peer = (f"{v:.0f}{unit}" if unit else share(v) for v in (of[gpu], usual))
+        said.append(
+            Statement(
+                "apart", scope, f"{name} less its load group's median, in robust deviations",
+                far / spread, None,
+                f"{scope}: {name} {own} beside {peer} of the {len(others)} others of its load",
+            )
+        )  # fmt: skip
+    # Where many differ the group is two: nobody knows which of them is as it should be.
+    return said if len(said) <= MAX_APART_RATIO * len(group) else []
+
+
+def _scope(readings: Sequence[Readings]) -> str:
+    """``GPUs 0-3 of node0``."""
+    by_node: dict[str, list[str]] = defaultdict(list)
+    for reading in readings:
+        by_node[reading.node].append(reading.device)
+    said = []
+    for node, devices in sorted(by_node.items()):
+        numbers = [d.removeprefix("GPU ") for d in devices]
+        if all(n.isdecimal() for n in numbers):
+            many = "s" if len(numbers) > 1 else ""
+            said.append(f"GPU{many} {ranges(sorted(map(int, numbers)))} of {node}")
+        else:
+            said.append(f"{plural(len(devices), 'device')} of {node}")
+    return ", ".join(said)
+
+
+# --- where in the period --------------------------------------------------------------------------
+
+
+def _independent(found: Found) -> list[Statement]:
+    """Groups of devices whose periods are not the same: processes that do not wait for another."""
+    periodic = [p for p in found.parts if p.is_periodic]
+    if found.row["verdict"] == "steps" or len(periodic) < 2:
+        return []
+    periods = [p.row["period_ns"] / 1e9 for p in periodic]
+    return [
+        Statement(
+            "independent", ", ".join(sorted({n for p in periodic for n in p.nodes.values()})),
+            "longest period over the shortest",
+            max(periods) / min(periods), None, found.row["reason"],
+            "jobs, or processes of one, that do not wait for each other", DECIDES,
+        )
+    ]  # fmt: skip
+
+
+def _traffic(
+    signals: Mapping[str, Sequence[Readings]], part: Part, nodes: Sequence[str]
+) -> list[Statement]:
+    """Whether traffic comes in bursts once a period, or flows all through it, by node."""
+    said = []
+    by_words: dict[tuple[str, str, int], list[tuple[str, Folded]]] = defaultdict(list)
+    for name, counters in _WAYS.items():
+        for node in nodes:
+            folded = _folded([r for c in counters for r in signals.get(c, ())
+                              if r.node == node], part, node)  # fmt: skip
+            if folded is None or folded.mean < MIN_RATE:
+                continue
+            if folded.most_ratio <= BURST_RATIO and folded.explained_ratio >= MIN_FOLDED:
+                by_words[name, "bursts", folded.bursts_count].append((node, folded))
+            elif folded.most_ratio >= THROUGHOUT_RATIO:
+                by_words[name, "throughout", 0].append((node, folded))
+    for (name, kind, count), found in by_words.items():
+        ratio = max(f.most_ratio for _, f in found)
+        where = ", ".join(node for node, _ in found)
+        rate = sum(f.mean for _, f in found) / len(found) / 1e9
+        how = (
+            f"in {plural(count, 'burst')} a period ({share(MOST)} of the bytes in "
+            f"{share(ratio)} of it"
+            if kind == "bursts"
+            else f"all through the period ({share(MOST)} of the bytes take {share(ratio)} of it"
+        )
+        said.append(
+            Statement(
+                f"{kind}_{name.lower()}", where, "share of the period that holds 80 % of the bytes",
+                ratio, None, f"{name} traffic of {where} {how}, {rate:.3g} GB/s in the mean)",
+                _FITS.get((name, kind)), DECIDES,
+            )
+        )  # fmt: skip
+    return said
+
+
+_WAYS = {
+    "NVLink": ("nvlink_tx", "nvlink_rx"),
+    "network": ("tx_rate", "rx_rate", "tx_bytes", "rx_bytes"),
+    "PCIe": ("pcie_tx", "pcie_rx"),
+}
+_FITS = {
+    ("network", "bursts"): "data parallelism or sharded states that meet once a step, or stages "
+    "of a pipeline",
+    ("network", "throughout"): "parameters sharded over nodes (FSDP, ZeRO-3), or experts, "
+    "sequences or tensors split over nodes",
+    ("NVLink", "bursts"): "data parallelism within the node",
+    ("NVLink", "throughout"): "tensor, sequence or expert parallelism, or parameters sharded, "
+    "within the node",
+}
+
+
+def _phases(times: Floats, starts: Floats) -> Floats:
+    """Phase of moments within the repetition that they lie in; NaN where it is not known."""
+    import numpy as np
+
+    low, high = starts[:-1], starts[1:]
+    good = ~np.isnan(low) & ~np.isnan(high)
+    low, high = low[good], high[good]
+    if not len(low):
+        return np.full(len(times), np.nan)
+    at = (np.searchsorted(low, times, "right") - 1).clip(0)
+    phase = (times - low[at]) / (high[at] - low[at])
+    return np.where((phase >= 0) & (phase < 1), phase, np.nan)
+
+
+def _folded(readings: Sequence[Readings], part: Part, node: str) -> Folded | None:
+    """The sum over devices, laid over the mean repetition."""
+    import numpy as np
+
+    if not readings:
+        return None
+    interval = float(part.row["interval_ns"]) / 1e9
+    bins = min(MAX_BINS, int(part.row["period_ns"] / part.row["interval_ns"]))
+    if bins < MIN_BINS:
+        return None
+    lag = part.lag_of(node)
+    if lag is None:
+        return None
+    starts = part.starts + lag
+    grid = np.arange(float(np.nanmin(starts)), float(np.nanmax(starts)), interval)
+    rows, seen = gridded([r.times for r in readings], [r.values for r in readings], grid, interval)
+    phase = _phases(grid, starts)
+    good = seen.all(axis=0) & ~np.isnan(phase)
+    if good.sum() < 10 * bins:
+        return None
+    values = rows.sum(axis=0)[good]
+    places = (phase[good] * bins).astype(int).clip(0, bins - 1)
+    counts = np.bincount(places, minlength=bins)
+    if not counts.all():
+        return None
+    means = np.bincount(places, values, bins) / counts
+    total = float(((values - values.mean()) ** 2).sum())
+    rest = float(((values - means[places]) ** 2).sum())
+    ordered = np.sort(means)[::-1]
+    filled = np.cumsum(ordered) / max(ordered.sum(), 1e-9)
+    full = int(np.searchsorted(filled, MOST))
+    before = float(filled[full - 1]) if full else 0.0
+    most = (full + (MOST - before) / max(float(filled[full]) - before, 1e-9)) / bins
+    high = means > (means.max() + means.min()) / 2
+    bursts = int((high & ~np.roll(high, 1)).sum())
+    explained = 1 - rest / total if total else 0.0
+    return Folded(float(values.mean()), most, explained, bursts)
+
+
+# --- copies, ports --------------------------------------------------------------------------------
+
+
+def _offload(signals: Mapping[str, Sequence[Readings]], part: Part | None) -> list[Statement]:
+    """PCIe traffic that flows while SMs are idle."""
+    import numpy as np
+
+    if part is None:
+        return []
+    copies: dict[str, list[Readings]] = defaultdict(list)
+    for counter in ("pcie_tx", "pcie_rx"):
+        for reading in signals.get(counter, ()):
+            copies[reading.gpu].append(reading)
+    shares, rates, which = [], [], []
+    for gpu in signals.get("sm_active", ()):
+        if gpu.gpu not in part.lags or gpu.gpu not in copies:
+            continue
+        lag = part.lags[gpu.gpu]
+        inside = ~np.isnan(_phases(gpu.times, part.starts + lag))
+        if not inside.any():
+            continue
+        rows, seen = gridded([r.times for r in copies[gpu.gpu]],
+                             [r.values for r in copies[gpu.gpu]], gpu.times,
+                             float(part.row["interval_ns"]) / 1e9)  # fmt: skip
+        moved = rows.sum(axis=0)
+        good = inside & seen.all(axis=0)
+        idle = good & (gpu.values < ACTIVE_RATIO)
+        if idle.sum() < LEAST_IDLE_RATIO * good.sum() or moved[good].sum() <= 0:
+            continue
+        shares.append(float(moved[idle].sum() / moved[good].sum()))
+        rates.append(float(moved[idle].mean()))
+        which.append(gpu)
+    if not shares or float(np.median(rates)) < MIN_COPY_RATE:
+        return []
+    middle = float(np.median(shares))
+    if middle < IDLE_COPY_RATIO:
+        return []
+    return [
+        Statement(
+            "offload", _scope(which), "share of PCIe bytes that move while SMs are idle",
+            middle, None,
+            f"{share(middle)} of the PCIe traffic of {_scope(which)} flows while SMs are idle, "
+            f"{float(np.median(rates)) / 1e9:.3g} GB/s a GPU meanwhile",
+            "optimizer or parameters kept on the host (offload), or batches loaded late",
+            "a trace with copies, or the job's configuration, says which",
+        )
+    ]  # fmt: skip
+
+
+def _ports(signals: Mapping[str, Sequence[Readings]], nodes: Sequence[str]) -> list[Statement]:
+    """How even the traffic of a node's ports is."""
+    said = []
+    for node in nodes:
+        total: dict[str, float] = defaultdict(float)
+        for counter in _WAYS["network"]:
+            for reading in signals.get(counter, ()):
+                if reading.node == node:
+                    total[reading.device] += float(reading.values.mean())
+        used = {p: v for p, v in total.items() if v > 0}
+        mean = sum(used.values()) / len(total) if total else 0.0
+        if len(total) < 2 or mean * len(total) < MIN_RATE:
+            continue
+        top = max(sorted(used), key=lambda p: used[p])
+        ratio = used[top] / mean
+        how = (
+            f"evenly over {len(total)} ports (the busiest has {ratio:.2f} of their mean)"
+            if ratio <= EVEN_RATIO
+            else f"unevenly over {len(total)} ports: {top} has "
+            f"{share(used[top] / sum(used.values()))} of it"
+        )
+        said.append(
+            Statement("ports", node, "busiest port over the mean of all", ratio, None,
+                      f"network traffic of {node} goes {how}")
+        )  # fmt: skip
+    return said
+
+
+# --- two nodes ------------------------------------------------------------------------------------
+
+
+def _summed(
+    signals: Mapping[str, Sequence[Readings]], counters: Sequence[str], node: str
+) -> list[Readings]:
+    return [r for c in counters for r in signals.get(c, ()) if r.node == node]
+
+
+def _clocks(signals: Mapping[str, Sequence[Readings]], nodes: Sequence[str]) -> Statement | None:
+    """How far the second node's clock is ahead, by what the one sends and the other receives.
+
+    Steps repeat, so a shift by a period fits nearly as well: each part of the readings is asked by
+    itself, both ways round, and only an offset on which they agree is stated.
+    """
+    import numpy as np
+
+    ways = []
+    for sender, receiver, sign in ((0, 1, 1.0), (1, 0, -1.0)):
+        sent = _summed(signals, ("tx_rate", "tx_bytes"), nodes[sender])
+        got = _summed(signals, ("rx_rate", "rx_bytes"), nodes[receiver])
+        if not sent or not got:
+            return None
+        interval = float(np.median(np.concatenate([np.diff(r.times) for r in (*sent, *got)])))
+        low = max(r.times[0] for r in (*sent, *got))
+        high = min(r.times[-1] for r in (*sent, *got))
+        grid = np.arange(low, high, interval)
+        if len(grid) < SEGMENTS * 40:
+            return None
+        one, other = (_total(rows, grid, interval) for rows in (sent, got))
+        ways.append([sign * lag * interval for lag in _lags(one, other)])
+    lags = np.array([lag for way in ways for lag in way])
+    if min(len(way) for way in ways) < MIN_SEGMENTS:
+        return None
+    middle = float(np.median(lags))
+    near = abs(lags - middle) <= 2 * interval
+    if near.sum() < 2 * MIN_SEGMENTS:
+        return None
+    kept = lags[near]
+    error = max(2 * float(np.std(kept)) / np.sqrt(len(kept)), interval / 10)
+    word = "ahead of" if middle >= 0 else "behind"
+    return Statement(
+        "clock_offset", f"{nodes[0]}, {nodes[1]}",
+        f"seconds by which {nodes[1]} records what {nodes[0]} sends, and the reverse", middle,
+        error,
+        f"the counters of {nodes[1]} are {seconds(abs(middle))} {word} those of {nodes[0]} "
+        f"(error {seconds(error)}): what one sends is what the other receives",
+    )  # fmt: skip
+
+
+def _total(readings: Sequence[Readings], grid: Floats, interval: float) -> Floats:
+    """The sum over devices on a grid; where one was not read, the mean of all moments."""
+    import numpy as np
+
+    rows, seen = gridded([r.times for r in readings], [r.values for r in readings], grid, interval)
+    total, good = rows.sum(axis=0), seen.all(axis=0)
+    return np.where(good, total, float(total[good].mean()) if good.any() else 0.0)
+
+
+def _lags(sent: Floats, received: Floats) -> list[float]:
+    """Samples by which a part of what was received is behind what was sent, part by part."""
+    import numpy as np
+
+    found = []
+    size = len(sent) // SEGMENTS
+    for number in range(SEGMENTS):
+        # A part of one is looked for in all of the other: the lag may be longer than the part.
+        part = received[number * size : (number + 1) * size]
+        if not np.std(part):
+            continue
+        row = np.zeros(len(received))
+        row[number * size : (number + 1) * size] = part - part.mean()
+        n = len(sent)
+        product = np.fft.irfft(
+            np.fft.rfft(row, 2 * n) * np.conj(np.fft.rfft(sent - sent.mean(), 2 * n)), 2 * n
+        )
+        # Over the energy of what stands there: a loud stretch is no likeness.
+        sums = np.concatenate([[0.0], np.cumsum((sent - sent.mean()) ** 2)])
+        lags = np.arange(-(n // 4), n // 4 + 1)
+        begin = (number * size - lags).clip(0, n)
+        end = ((number + 1) * size - lags).clip(0, n)
+        energy = sums[end] - sums[begin]
+        whole = end - begin == size
+        norm = np.sqrt(energy * float((row**2).sum()))
+        r = np.divide(product[lags], norm, out=np.zeros(len(lags)), where=whole & (norm > 0))
+        top = int(np.argmax(r))
+        if r[top] >= MIN_ECHO:
+            found.append(float(lags[top]) + vertex(r, top))
+    return found
+
+
+def _turns(
+    gpus: Sequence[Readings],
+    nodes: Sequence[str],
+    offset: tuple[float, float] | None,
+    found: Found,
+) -> list[Statement]:
+    """Whether two nodes work in turn: only where their clocks are known well enough."""
+    import numpy as np
+
+    part = next((p for p in found.parts if p.is_periodic), None)
+    if offset is None or part is None or found.row["verdict"] != "steps":
+        return []
+    period = float(part.row["period_ns"]) / 1e9
+    if offset[1] > period / 10:
+        return []
+    interval = float(part.row["interval_ns"]) / 1e9
+    own = [[r for r in gpus if r.node == node and r.gpu in part.lags] for node in nodes]
+    if not all(own):
+        return []
+    shifts = (0.0, offset[0])
+    lag = part.lag_of(nodes[0])
+    assert lag is not None  # noqa: S101  # it has devices of the node
+    starts = part.starts + lag
+    grid = np.arange(float(np.nanmin(starts)), float(np.nanmax(starts)), interval)
+    rows = []
+    good = ~np.isnan(_phases(grid, starts))
+    for readings, shift in zip(own, shifts, strict=True):
+        values, seen = gridded([r.times - shift for r in readings],
+                               [r.values for r in readings], grid, interval)  # fmt: skip
+        rows.append(values.mean(axis=0))
+        good &= seen.all(axis=0)
+    if good.sum() < 100 or not all(np.std(row[good]) for row in rows):
+        return []
+    r = float(np.corrcoef(rows[0][good], rows[1][good])[0, 1])
+    if r > TURNS:
+        return []
+    return [
+        Statement(
+            "in_turn", f"{nodes[0]}, {nodes[1]}", "correlation of SM activity at the same moment",
+            r, None,
+            f"{nodes[0]} and {nodes[1]} work in turn: where one is busy the other idles "
+            f"(correlation {r:.2f})",
+            "stages of a pipeline with few microbatches", DECIDES,
+        )
+    ]  # fmt: skip

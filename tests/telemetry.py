@@ -254,7 +254,7 @@ def _write(node: Node, folder: Path, number: int, ahead_s: float, late_s: float)
         place = np.arange(sums.shape[1])
         ends = np.array([np.interp(at, place, s) for s in sums])
         begins = np.array([np.interp(at - INTERVAL_S / TICK_S, place, s) for s in sums])
-        return (ends - begins) * TICK_S / INTERVAL_S
+        return np.asarray((ends - begins) * TICK_S / INTERVAL_S)
 
     stamps = [f"{START_S + t + ahead_s:.3f}" for t in times.tolist()]
     names, columns = [], []

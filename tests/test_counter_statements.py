@@ -87,7 +87,7 @@ def test_steps_that_the_collector_cannot_resolve_are_refused(seed: int, tmp_path
 def test_the_verdict_tells_what_counters_fit_and_never_proves_a_layout(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
-    telemetry.make("fsdp", folder, 121, gpus=2, ports=2, span_s=60)
+    telemetry.make("fsdp", folder, 121, gpus=2, ports=2, span_s=90, step_s=1.5)
     with tracekit.open([folder]) as run:
         sentence = run.diagnose().verdict.sentence
     assert "all through the period" in sentence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +39,8 @@ MUST = {
     "mixed": {"independent"},
 }  # fmt: skip
 SEEDS = soak(
-    [(layout, seed) for seed in (101, 102, 103) for layout in telemetry.LAYOUTS],
-    fast=[(layout, 101) for layout in ("hsdp", "offload", "tp_pp", "mixed", "serving", "split")],
+    [(layout, seed) for seed in (201, 202, 203) for layout in telemetry.LAYOUTS],
+    fast=[(layout, 201) for layout in ("hsdp", "offload", "tp_pp", "mixed", "serving", "split")],
 )
 
 
@@ -127,6 +128,14 @@ def test_one_gpu_is_apart_from_its_load_group_and_never_from_another() -> None:
     assert {s.kind for s in loads([0.9] * 4 + [0.0] * 4, [690] * 4 + [130] * 4)} == {"load"}
     assert not loads([0.9] * 8, [690] * 4 + [600] * 4)  # half of them: nobody is the odd one
     assert not loads([0.9] * 3, [690, 690, 600])  # two others are no group
+
+
+def test_who_differs_now_this_way_now_that_is_not_apart() -> None:
+    gpus = steady([0.5] * 8)
+    swing = np.where(np.arange(100) // 13 % 2, 0.2, 0.9)
+    gpus[5] = replace(gpus[5], values=swing)
+    assert abs(swing.mean() / 0.5 - 1) > 0.08
+    assert not statements({"sm_active": gpus}, NOTHING)
 
 
 def waves(period: float, count: int, seed: int, lag: int = 0) -> list[Readings]:

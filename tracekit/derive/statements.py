@@ -67,6 +67,8 @@ MIN_GROUP = 4
 APART_RATIO = 0.08
 APART_SPREADS = 5.0
 """How far from its group's median: by this share, and by so many robust standard deviations."""
+PARTS = 8
+"""Parts of the readings in each of which one that is apart must be so, by half that share."""
 MAX_APART_RATIO = 0.25
 """Share of a group that may be apart from it."""
 LEAST_SPREAD = 0.01
@@ -153,11 +155,12 @@ def _loads(gpus: Sequence[Readings], powers: Sequence[Readings]) -> list[Stateme
                 f"{scope} {word} (busy in {share(share_busy)} of readings{drawn})",
             )
         )  # fmt: skip
+    rows = {"SM activity": gpus, "power": powers}
     for group in groups:
         if np.median([active[g] for g in group]) < ACTIVE_RATIO:
             continue  # what stands by differs by what it last did
-        for of, unit, name in ((active, "", "SM activity"), (watts, " W", "power")):
-            said += _apart([g for g in group if g in of], of, unit, name, named)
+        for name, unit in (("SM activity", ""), ("power", " W")):
+            said += _apart([r for r in rows[name] if r.gpu in group], unit, name)
     return said
 
 
@@ -182,26 +185,30 @@ def _split(values: Mapping[str, float], is_gap: Any) -> list[list[str]]:
     return groups
 
 
-def _apart(
-    group: Sequence[str], of: Mapping[str, float], unit: str, name: str,
-    named: Mapping[str, Readings],
-) -> list[Statement]:  # fmt: skip
-    """Who differs from the others of its load."""
+def _apart(group: Sequence[Readings], unit: str, name: str) -> list[Statement]:
+    """Who differs from the others of its load, and does so part by part."""
     import numpy as np
 
     said: list[Statement] = []
-    for gpu in group if len(group) >= MIN_GROUP else ():
-        others = np.array([of[g] for g in group if g != gpu])
+    means = np.array([r.values.mean() for r in group])
+    parts = np.array([[p.mean() if len(p) else np.nan for p in np.array_split(r.values, PARTS)]
+                      for r in group])  # fmt: skip
+    for at, reading in enumerate(group if len(group) >= MIN_GROUP else ()):
+        others = np.delete(means, at)
         usual = float(np.median(others))
         if usual <= 0:
             continue
         robust = 1.4826 * float(np.median(abs(others - usual)))
         spread = max(robust, LEAST_SPREAD * usual)
-        far = of[gpu] - usual
+        far = float(means[at]) - usual
         if abs(far) < APART_RATIO * usual or abs(far) < APART_SPREADS * spread:
             continue
-        scope = _scope([named[gpu]])
-        own, peer = (f"{v:.0f}{unit}" if unit else share(v) for v in (of[gpu], usual))
+        # Requests come as they like: what differs by chance differs now this way, now that.
+        beside = np.median(np.delete(parts, at, axis=0), axis=0)
+        if not np.all(np.sign(far) * (parts[at] - beside) > APART_RATIO / 2 * usual):
+            continue
+        scope = _scope([reading])
+        own, peer = (f"{v:.0f}{unit}" if unit else share(v) for v in (float(means[at]), usual))
         said.append(
             Statement(
                 "apart", scope, f"{name} less its load group's median, in robust deviations",

@@ -143,9 +143,9 @@ def style() -> Iterator[None]:
 
 def new_figure(height_inches: float, width_inches: float = WIDTH_INCHES) -> Figure:
     """An empty figure."""
-    from matplotlib.figure import Figure
+    from tracekit.dashboards.notebook_figure import NotebookFigure
 
-    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+    return NotebookFigure(figsize=(width_inches, height_inches), layout="constrained")
 
 
 def check_name(path: Path) -> None:

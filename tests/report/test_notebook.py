@@ -191,4 +191,29 @@ def test_the_example_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         shown.append(type(value).__name__)
         if hasattr(value, "_repr_html_"):
             assert len(value._repr_html_() or "") < 20_000
-    assert shown == ["OpenRun", "Report", "Finding", "ShownFrame", "ShownFrame", "Figure"]
+        if hasattr(value, "_repr_png_"):
+            assert value._repr_png_().startswith(b"\x89PNG")
+    assert shown == ["OpenRun", "Report", "Finding", "ShownFrame", "ShownFrame", "NotebookFigure"]
+
+
+@pytest.mark.slow  # the test before runs the same cells without a kernel
+def test_the_example_notebook_runs_in_a_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Jupyter runs it, with what a reader then sees."""
+    nbclient = pytest.importorskip("nbclient", reason="no nbclient here: make env installs it")
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    book = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(
+        book, timeout=120, kernel_name="python3", resources={"metadata": {"path": NOTEBOOK.parent}}
+    ).execute()
+    outputs = [o for cell in book.cells if cell.cell_type == "code" for o in cell.outputs]
+    assert [o for o in outputs if o.output_type in ("error", "stream")] == []
+    seen = [o.data for o in outputs]
+    pages = [data["text/html"] for data in seen if "text/html" in data]
+    assert len(pages) == 5  # a run, a report, a finding and two frames
+    assert max(map(len, pages)) < 20_000
+    assert "dataloader-stall" in pages[1] + pages[2]
+    assert sum("image/png" in data for data in seen) == 1

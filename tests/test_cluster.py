@@ -24,6 +24,7 @@ from tracekit.cli.app import main
 from tracekit.cluster import Cluster, FailedTaskError, LostWorkerError, NotSeenError
 from tracekit.errors import ClusterError, InputError, UsageError
 from tracekit.fleet import elsewhere as fleet_elsewhere
+from tracekit.fleet.each import added_each
 from tracekit.fleet.lake import Lake, make_lake
 from tracekit.fleet.rollup import rolled_up
 from tracekit.fleet.store import FleetStore
@@ -262,6 +263,87 @@ def test_a_run_that_kills_its_worker_each_time_is_named_and_the_others_are_done(
         done = rolled_up(Lake(copied(lake, tmp_path / "lake")), cluster=two)
     assert dict(done.failed)["job-1"] == "its process was killed: out of memory?"
     assert sorted(done.done) == ["job-0", "job-2"]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that commands begin in, with three jobs and something that is none in ``jobs``."""
+    for number in range(3):
+        write_job(tmp_path / "jobs" / f"{number}", base_ns=BASE_NS + number * 86_400 * 10**9)
+    (tmp_path / "jobs" / "3").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def runs_of(root: Path) -> dict[str, str]:
+    """What each run of a lake says, by its name."""
+    lake = Lake(root)
+    return {name: told(lake.path(name)) for name in lake.names()}
+
+
+PATHS = [f"jobs/{number}" for number in range(4)]
+
+
+def test_many_jobs_brought_in_by_workers_are_those_brought_in_here(
+    remote: Cluster, jobs: Path
+) -> None:
+    alone = dict(added_each(make_lake("alone"), PATHS, workers=1))
+    spread = dict(added_each(make_lake("spread"), PATHS, remote))
+    assert isinstance(alone.pop("jobs/3"), InputError)
+    assert isinstance(spread.pop("jobs/3"), InputError)
+    assert spread == alone
+    assert all(is_new for _, is_new in spread.values())  # type: ignore[misc]
+    assert len(runs_of(jobs / "spread")) == 3
+    assert runs_of(jobs / "spread") == runs_of(jobs / "alone")
+    again = [told for _, told in added_each(make_lake("spread"), PATHS[:3], remote)]
+    assert sorted(again) == sorted((name, False) for name, _ in spread.values())  # type: ignore[misc,type-var]
+    assert not [*(jobs / "spread" / "tmp").iterdir()]
+
+
+def test_a_command_brings_each_path_in_and_names_what_failed(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("ingest", *PATHS, "--lake", "lake", "--each", "--workers", "1")
+    assert command(*words) == 0
+    said = capsys.readouterr().err
+    assert said.count("new in the lake: ") == 3
+    assert "failed: jobs/3: " in said
+    assert "3 of 4 jobs are in the lake" in said
+    assert command(*words, "--strict") == 2
+    assert command("ingest", "jobs/3", "--lake", "lake", "--each") == 2
+    assert command("ingest", "--lake", "lake", "--each") == 2
+
+
+def test_a_job_that_looks_different_on_a_worker_is_not_brought_in(jobs: Path) -> None:
+    lake = make_lake("lake")
+    handed = []
+
+    class Here:
+        """In place of a cluster: the files change before a worker looks."""
+
+        worker_memory_bytes = 1 << 30
+
+        def map(self, function: Any, items: Any) -> Iterator[Any]:
+            (jobs / "jobs" / "0" / "rank1.json").unlink()
+            handed.extend(items)
+            for item in items:
+                with pytest.raises(NotSeenError, match="jobs/0: the worker on ") as caught:
+                    function(item)
+                yield item, caught.value
+
+    ((path, said),) = added_each(lake, ["jobs/0"], Here())  # type: ignore[arg-type]
+    assert path == "jobs/0"
+    assert isinstance(said, NotSeenError)
+    assert lake.names() == []
+    assert handed
+
+
+@pytest.mark.parametrize("words", [["--run", "run"], ["--lake", "l", "--name", "n"]])
+def test_each_is_for_a_lake_and_names_nothing(
+    words: list[str], job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("ingest", "traces", "--each", *words) == 2
+    assert "--each is for a lake" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- tasks

@@ -13,7 +13,10 @@ from tracekit.cli.state import note, progress_bar
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tracekit.api import OpenRun
+    from tracekit.fleet.each import Added
 
 
 def ingest(
@@ -30,6 +33,9 @@ def ingest(
             "--name", metavar="JOB", help="With --lake: the run's name; default: job and start."
         ),
     ] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="With --lake: each PATH is a job of its own.")
+    ] = False,
     job: o.JobOpt = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
@@ -53,9 +59,30 @@ def ingest(
         )
     if name is not None and lake is None:
         raise UsageError("--name is for a lake", hint="--lake LAKE --name JOB")
+    if each and (lake is None or name is not None or job or attempt is not None):
+        raise UsageError(
+            "--each is for a lake, and every job has its own name, description and attempts",
+            hint="tracekit ingest JOBS/* --lake LAKE --each, with a job.toml in each job's folder",
+        )
     from tracekit import api
 
     memory_bytes = o.parse_size(memory, "--memory")
+    if each and lake is not None:
+        from tracekit.cluster import cluster_of
+        from tracekit.fleet.each import added_each
+        from tracekit.fleet.lakes import make_lake
+
+        with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
+            added = added_each(
+                make_lake(lake),
+                [*(paths or [])],
+                remote,
+                workers=workers,
+                memory_bytes=memory_bytes,
+                stacks=stacks,
+                nsys=nsys,
+            )
+            return _say_what_was_added(added, strict)
     with progress_bar("ingesting") as progress:
         reading = {
             "stacks": stacks,
@@ -81,6 +108,22 @@ def ingest(
             opened = api.ingest([*(paths or [])], job=[*(job or [])], **place, **reading)  # type: ignore[arg-type]  # each as ingest declares it
     with opened:
         return _say_what_was_read(opened, strict)
+
+
+def _say_what_was_added(added: Iterable[tuple[str, Added]], strict: bool) -> int:
+    count = bad = 0
+    for path, told in added:
+        count += 1
+        if isinstance(told, Exception):
+            bad += 1
+            note(f"failed: {path}: {told}")
+        else:
+            name, is_new = told
+            note(f"{'new in' if is_new else 'in'} the lake: {name} ({path})")
+    if not count:
+        raise UsageError("ingest --each needs paths", hint="tracekit ingest JOBS/* --lake L --each")
+    note(f"{count - bad} of {count} jobs are in the lake")
+    return 2 if bad == count or (strict and bad) else 0
 
 
 def _say_what_was_read(opened: OpenRun, strict: bool) -> int:

@@ -34,6 +34,22 @@ def says_how_its_cost_was_got(finding: Finding) -> None:
     assert impact.s_per_step <= high_s * (1 + 1e-9), finding.id
     is_replay = impact.method == "replay"
     assert (impact.replay_error_ratio is not None) == is_replay, f"{finding.id}: how far off?"
+    _shows_what_disagrees(finding)
+
+
+def _shows_what_disagrees(finding: Finding) -> None:
+    """What another method says of the same cost stands against it, if it is off by a quarter.
+
+    Of a rank that is late alone the other method is the delay that was seen, which the finding has
+    as evidence."""
+    impact = finding.impact
+    if len(finding.scope.ranks) != 1 or impact.joint_ranks or not impact.s_per_step:
+        return
+    against = [e.value for e in finding.counter_evidence if e.unit == "s"]
+    for seen in finding.evidence:
+        is_delay = seen.query == "late_steps" and seen.name.startswith("exposed delay by")
+        if is_delay and abs(seen.value - impact.s_per_step) > 0.25 * impact.s_per_step * (1 + 1e-6):
+            assert seen.value in against, f"{finding.id} costs {impact.s_per_step}, not {seen}"
 
 
 def ask_with_each_query_failed(run: Run, rule: Rule, facts: Facts, outcome: RuleOutcome) -> None:

@@ -11,8 +11,8 @@ from tracekit.findings import Evidence, Finding, Impact, Instrument, Owner, Pric
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.facts import Advice
 from tracekit.rules.outcome import UNPROVED
-from tracekit.rules.prices import at_most, by_replay
-from tracekit.rules.thresholds import Thresholds, threshold
+from tracekit.rules.prices import PriceThresholds, at_most, by_replay, disagreeing
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, share, some
 
 QUERIES = ("port_counters", "network_correlation")
@@ -45,7 +45,10 @@ PAUSES = tuple(
 """Pause frames, of a priority or of the whole link, and the time that they asked for."""
 
 
-class PortThresholds(Thresholds):
+ALIKE = "what the port's transfers lost, hidden as all communication is"
+
+
+class PortThresholds(PriceThresholds):
     """When counters of ports speak of the job."""
 
     min_coverage_ratio: float = threshold(
@@ -305,6 +308,8 @@ class Cost:
     impact: Impact
     instruments: tuple[Instrument, ...]
     evidence: tuple[Evidence, ...] = ()
+    against: tuple[Evidence, ...] = ()
+    """What the port's own numbers say, where the replay is off by more than a quarter."""
 
 
 def slow_steps_ns(facts: Facts) -> float:
@@ -340,9 +345,11 @@ def cost(
     comm_ns = sum(s.comm_ns for s in parts)
     if not lost_ns or not comm_ns or facts.hidden_ranks:
         return Cost(Impact(), ("counters",), tested_evidence(row))
-    price = _by_replay(facts, lost_ns, ranks)
+    price, alike = _by_replay(facts, lost_ns, ranks), _hidden_alike(facts, lost_ns, shown_ns)
     if price is None or price.ns < min(shown_ns, lost_ns):
-        price = _handed_over(facts, _hidden_alike(facts, lost_ns, shown_ns), ranks)
+        price = _handed_over(facts, alike, ranks)
+    limits = facts.limits(PortThresholds)
+    against = disagreeing(price.ns, ALIKE, alike.ns, limits, "port_counters")
     evidence = Evidence(
         "time of a step lost in transfers that no computation hid",
         price.ns / 1e9,
@@ -350,11 +357,12 @@ def cost(
         query="port_counters",
     )
     impact = facts.impact(price)
-    is_worth_it = (impact.step_ratio or 0.0) >= facts.limits(PortThresholds).min_witness_ratio
+    is_worth_it = (impact.step_ratio or 0.0) >= limits.min_witness_ratio
     return Cost(
         impact,
         ("counters", "step times") if is_worth_it else ("counters",),
         (evidence, *tested_evidence(row)),
+        against,
     )
 
 
@@ -437,7 +445,7 @@ def finding(
         place=place,
         is_counted=True,
         owner=owner,
-        against=against,
+        against=(*against, *price.against),
         **advice,
     )
 

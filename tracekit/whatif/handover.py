@@ -73,7 +73,8 @@ def saved_by_messages_s(replay: Replay, ranks: Collection[int]) -> float | None:
         work[receive] = np.maximum(0.0, end[receive] - np.maximum(begin, start[receive]))
     changed, has_some = work.copy(), False
     for optype in (o.FORWARD_RECV, o.BACKWARD_RECV):
-        kind = [receive for _, receive in pairs if replay.template.ops[receive].optype == optype]
+        of_kind = [pair for pair in pairs if replay.template.ops[pair[1]].optype == optype]
+        sends, kind = [send for send, _ in of_kind], [receive for _, receive in of_kind]
         sent, received = is_sent[kind], is_received[kind]
         others = ~sent & ~received
         if not others.any():
@@ -86,8 +87,9 @@ def saved_by_messages_s(replay: Replay, ranks: Collection[int]) -> float | None:
         for theirs in (sent, received & ~sent):
             for alike in (is_whole[kind], ~is_whole[kind]):
                 longer_s = _longer_s(work[kind], theirs & alike, others & alike, others)
-                shorter = np.maximum(0.0, work[kind] - longer_s)
-                changed[kind] = np.where(theirs & alike, shorter, changed[kind])
+                for ends in (sends, kind):
+                    shorter = np.maximum(0.0, work[ends] - longer_s)
+                    changed[ends] = np.where(theirs & alike, shorter, changed[ends])
     if not has_some:
         return None
     now, then = (float(t.mean()) for t in replay.run([work, changed]))

@@ -201,6 +201,19 @@ def test_in_a_pipeline_a_slow_link_costs_no_more_than_all_hand_overs(
     assert low_s <= cost_s <= 0.024 <= high_s + 1e-9
 
 
+@pytest.mark.parametrize(("late_ms", "cost_ms"), [(0, 36.0), (10, 26.0), (40, 0.0)])
+def test_what_passes_while_others_are_late_by_their_own_doing_is_not_lost(
+    make_job: Any, late_ms: float, cost_ms: float
+) -> None:
+    """Of 60 ms in communication a healthy link needs 24, and so much is waiting for rank 3."""
+    facts = held_back(make_job, 5e6)
+    late = [{"rank": 3, "exposed_gap_ns": late_ms * 1e6 * len(facts.steps), "peer_ratio": 1.0}]
+    facts = replace(facts, rows={**facts.rows, "straggler": late})
+    found = rule("link-degraded").run(facts).findings
+    costs = [f.impact.s_per_step for f in found]
+    assert costs == [pytest.approx(cost_ms / 1000) if cost_ms else None]
+
+
 @pytest.mark.parametrize("messages_ms", [4, 16])
 def test_in_a_pipeline_a_slow_link_costs_what_its_messages_take_longer_than_others(
     make_job: Any, messages_ms: float

@@ -32,13 +32,13 @@ from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Instrument, Price, Severity
 from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome
-from tracekit.rules.lateness.late import LateRank
+from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
 from tracekit.rules.lateness.price import price
-from tracekit.rules.lateness.replayed import replayed
+from tracekit.rules.lateness.replayed import OBSERVED, replayed
 from tracekit.rules.lateness.search import late_ranks, scatter, step_delays_ns
 from tracekit.rules.lateness.telling import matched_note, score_evidence, why_unmatched
-from tracekit.rules.prices import by_replay
+from tracekit.rules.prices import by_replay, disagreeing
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
@@ -219,7 +219,13 @@ def _cost(
     replay = facts.replay
     even = replay.saved_evenly_ns() if replay is not None else None
     if even is not None and even > 0 and replay is not None:
-        return by_replay(even, replay.error_ratio, facts.steps.step_ns)
+        limits = facts.limits(HotExpertThresholds)
+        seen = [delay_ns(hot[0])] if len(hot) == 1 else []
+        against = tuple(
+            e for ns in seen for e in disagreeing(even, OBSERVED, ns, limits, "late_steps")
+        )
+        others = seen if against else ()
+        return by_replay(even, replay.error_ratio, facts.steps.step_ns, others, against)
     return (
         price(facts, hot)
         if together is None

@@ -551,8 +551,9 @@ def held_ns(facts: Facts, port: Port, own_per_s: float, usual_per_s: float) -> f
     ``own_per_s`` and ``usual_per_s`` in bytes. A collective takes as long as its slowest edge: all
     of its transfer beyond that of a healthy link is lost, for all members, not what one of them
     leaves later than the others. A shaper lets bursts pass, so its rate may say too much: no more
-    is lost than communication took beyond what a healthy link needs. 0 where the bytes are not
-    known.
+    is lost than communication took beyond what a healthy link needs and beyond the waiting for
+    members that were late by their own doing: what passes meanwhile costs nothing. 0
+    where the bytes are not known.
     """
     moved = _bytes_per_s(facts, [port], 0.0)
     if moved is None or own_per_s <= 0 or usual_per_s <= own_per_s:
@@ -560,6 +561,8 @@ def held_ns(facts: Facts, port: Port, own_per_s: float, usual_per_s: float) -> f
     moved_bytes = moved * facts.steps.step_ns
     parts = [s for ranks in facts.steps.by_key.values() for s in ranks.values()]
     took_ns = fmean(s.comm_ns for s in parts) if parts else 0.0
+    late_ns = sum(float(r["exposed_gap_ns"] or 0) for r in facts.of("straggler"))
+    took_ns -= late_ns / max(1, len(facts.steps))
     at_rate_ns = moved_bytes * (1 / own_per_s - 1 / usual_per_s)
     return min(at_rate_ns, max(0.0, took_ns - moved_bytes / usual_per_s))
 

@@ -29,14 +29,15 @@ RECORDED = ROOT / "fixtures" / "recorded"
 
 
 def made(run: OpenRun) -> tuple[set[str], set[str]]:
-    """Views and macros that a run's connection has by now."""
+    """Logical tables, be they views or held in memory, and macros that a connection has by now."""
     con = run.run.prepare(())
-    views = con.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    tables = con.execute("SELECT table_name FROM information_schema.tables").fetchall()
     macros = con.execute(
         "SELECT function_name FROM duckdb_functions() WHERE function_type LIKE '%macro' "
         "AND NOT internal"
     ).fetchall()
-    return {name for (name,) in views}, {name for (name,) in macros}
+    logical = {name for (name,) in tables} & {t.name for t in TABLES} - {"source_context"}
+    return logical, {name for (name,) in macros}
 
 
 def test_only_what_the_queries_need_is_made() -> None:
@@ -62,7 +63,7 @@ def test_only_what_a_statement_names_is_made() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "SELECT view_name FROM duckdb_views()",
+        "SELECT table_name FROM duckdb_tables() UNION ALL SELECT view_name FROM duckdb_views()",
         "SELECT table_name FROM information_schema.tables",
         "SELECT * FROM (SHOW TABLES)",
         "SELECT * FROM query_table('host' || '_op')",
@@ -148,6 +149,29 @@ def test_a_report_is_the_same_whatever_was_made_before(
     names = times_asked(monkeypatch)
     assert told(run, is_all_made=True) == report
     assert names
+
+
+def test_what_many_queries_read_of_a_small_run_is_held_in_memory(
+    run: Path, report: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A larger run's stays in its files, for the same report; so does what one query reads."""
+
+    def kind(opened: OpenRun) -> str:
+        found = opened.run.prepare(()).execute(
+            "SELECT table_type FROM information_schema.tables WHERE table_name = 'gpu_op'"
+        )
+        return str(found.fetchall()[0][0])
+
+    with tracekit.open(run) as opened:
+        opened.rows("SELECT count(*) FROM gpu_op")
+        assert kind(opened) == "VIEW"
+    for limit, expected in ((reader.IN_MEMORY_BYTES, "BASE TABLE"), (0, "VIEW")):
+        monkeypatch.setattr(reader, "IN_MEMORY_BYTES", limit)
+        shutil.rmtree(run / "answers")
+        with tracekit.open(run) as opened:
+            opened.name, opened.target = "a run", Target(("run",))
+            assert str(opened.diagnose().to_json()) == report
+            assert kind(opened) == expected
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ _ASKS_WHAT_THERE_IS = re.compile(
 )
 ACTIVITY = frozenset(("activity_period", "activity_step", "counter_statement"))
 ACTIVITY_READS = ("clock", "gpu_sample", "net_sample")
+MANY_QUERIES = 10
+"""From so many queries on what they read of a small run is held in memory."""
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 
@@ -55,7 +57,8 @@ class Answers:
         reads = None if asked is None else [name for query in asked for name in query.reads]
         text = None if asked is None else "\n".join(query.sql for query in asked)
         self._see_selected_activity(reads)
-        return self._with_macros(self._run.prepare(reads), text)
+        for_many = asked is not None and len(asked) >= MANY_QUERIES
+        return self._with_macros(self._run.prepare(reads, for_many=for_many), text)
 
     def _see_selected_activity(self, reads: Collection[str] | None) -> None:
         """The rhythm of the selected readings instead of all: once, where a query asks for it.
@@ -77,9 +80,15 @@ class Answers:
         self, con: duckdb.DuckDBPyConnection, text: str | None
     ) -> duckdb.DuckDBPyConnection:
         assert isinstance(self._run, Run)  # noqa: S101  # a connection has all macros
-        self._macros |= catalog.load_macros(
-            con, text, may_have_hosts=self._run.may_have_hosts, loaded=self._macros
-        )
+        hosts = self._run.may_have_hosts
+        con.begin()  # a quarter of a macro's time is the end of a transaction of its own
+        try:
+            made = catalog.load_macros(con, text, may_have_hosts=hosts, loaded=self._macros)
+        except BaseException:
+            con.rollback()
+            raise
+        con.commit()
+        self._macros |= made
         return con
 
     def con_naming(self, text: str) -> duckdb.DuckDBPyConnection:
@@ -107,7 +116,9 @@ class Answers:
             return set(filled)
 
         def asked() -> list[str]:
-            con = self._run.prepare(["annotation"]) if isinstance(self._run, Run) else self._run
+            con = self._run
+            if isinstance(con, Run):  # whoever asks this has many queries, most of them of ranges
+                con = con.prepare(["annotation"], for_many=True)
             return sorted(catalog.with_domains(con, filled))
 
         return set(self.figure("domains", "VARCHAR[]", asked))

@@ -39,11 +39,22 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 ONE_THREAD_BYTES = 128 << 20
 """Below this many bytes of Parquet a second thread costs more memory than it saves time."""
 
+IN_MEMORY_BYTES = 1 << 20
+"""In a run of up to this many bytes of Parquet a table that many queries read is read once, into
+memory, where it takes some 35 times as many: each query would plan and open its files again. A
+query alone reads the few columns that it needs in less time."""
+
+
+_KIND = """
+SELECT if(table_type = 'VIEW', 'VIEW', 'TABLE') FROM information_schema.tables WHERE table_name = ?
+"""
+
 
 class _Connected(NamedTuple):
     con: duckdb.DuckDBPyConnection
     waiting: dict[str, str]
-    """Views that nobody asked for yet: a named query needs few, and each costs half a ms."""
+    """Tables that nobody asked for yet, as SELECT: a named query needs few, and a view costs half a
+    ms."""
     selection: Selection
     may_have_hosts: bool
 
@@ -75,25 +86,33 @@ class Run:
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
-        """The connection with every view."""
+        """The connection with every table."""
         return self.prepare()
 
-    def prepare(self, names: Iterable[str] | None = None) -> duckdb.DuckDBPyConnection:
-        """The connection, with the views of those tables (all of them, unless named)."""
+    def prepare(
+        self, names: Iterable[str] | None = None, *, for_many: bool = False
+    ) -> duckdb.DuckDBPyConnection:
+        """The connection, with those tables (all of them, unless named).
+
+        ``for_many``: many queries will read them, so a small run's are held in memory.
+        """
         con, waiting, *_ = self._connected
+        is_held = for_many and sum(f.file_bytes for f in self.manifest.files) <= IN_MEMORY_BYTES
+        kind = "TABLE" if is_held else "VIEW"
         for name in list(waiting) if names is None else names:
-            statement = waiting.pop(name, None)
-            if statement is not None:
-                con.execute(statement)
+            select = waiting.pop(name, None)
+            if select is not None:
+                con.execute(f"CREATE {kind} {name} AS {select}")
         return con
 
     def put(self, tables: Mapping[str, pa.Table]) -> None:
-        """Let views of derived tables show these rows instead, which are of what is selected."""
+        """Let derived tables show these rows instead, which are of what is selected."""
         con, waiting, *_ = self._connected
         for name, rows in tables.items():
             waiting.pop(name, None)
             con.register("put_rows", rows)
-            con.execute(f"DROP VIEW IF EXISTS {name}")
+            (kind,) = con.execute(_KIND, [name]).fetchone() or ("VIEW",)
+            con.execute(f"DROP {kind} IF EXISTS {name}")
             con.execute(f"CREATE TABLE {name} AS FROM put_rows")
             con.unregister("put_rows")
 
@@ -364,9 +383,9 @@ def _name(name: str) -> str:
 def _views(
     con: duckdb.DuckDBPyConnection, by_table: dict[str, list[str]], selection: Selection
 ) -> tuple[dict[str, str], Selection]:
-    """By table: the statement that makes its view; and what the selection comes to.
+    """By table: its rows, as SELECT; and what the selection comes to.
 
-    What views stand on is made at once.
+    What these stand on is made at once.
     """
     chosen = prepare(con, lambda of: _physical(of, by_table), selection)
     moved = con.execute(
@@ -383,12 +402,11 @@ def _views(
     for of in TABLES:
         if of.name == "source_context":
             continue
-        select = (
+        statements[of.name] = (
             _source_view(of, by_table, chosen, is_moved, is_inferred)
             if any(c.is_context for c in of.columns) or of.name == "source"
             else _selected(_physical(of, by_table), derived_clauses(of, chosen))
         )
-        statements[of.name] = f"CREATE VIEW {of.name} AS {select}"
     check_times(con, _source_view(table("source"), by_table, chosen, is_moved, False), chosen)
     return statements, chosen
 

@@ -57,10 +57,12 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("prometheus", 4, "prometheus", (
+    Family("prometheus", 5, "prometheus", (
         Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
         Format("net", "metrics of UFM", "UFM Telemetry, /metrics", False, "samples"),
+        Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
+        Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
     Family("gpu_csv", 5, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),

@@ -1,7 +1,7 @@
 """Metrics of Prometheus: scrapes as text, and answers of its HTTP API as JSON.
 
-Scrapes of dcgm-exporter and node_exporter hold counters of GPUs, NICs and interfaces together;
-each goes to its own table. What is neither is counted and not kept.
+Scrapes of dcgm-exporter and node_exporter hold counters of GPUs, NICs, interfaces, machines and
+disks together; each goes to its own table. What is neither is counted and not kept.
 
 The text holds no time of its own as a rule. Times come from the samples, from marks between
 scrapes (``# 2026-07-21T03:01:07Z``, ``1784602867``), from the file's name, from its modification
@@ -21,6 +21,11 @@ from tracekit.ingest.counters.exposition import Sample, Series
 from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.gpu_words import blanks
+from tracekit.ingest.counters.machine_metrics import (
+    MachineMetric,
+    MachineSamples,
+    machine_metric,
+)
 from tracekit.ingest.counters.names import pci_address, uuid_of
 from tracekit.ingest.counters.net_samples import NetSamples
 from tracekit.ingest.counters.node_exporter import NicMetric, nic_metric
@@ -68,7 +73,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 
 def read(source: SourceFile, sink: Sink) -> None:
-    """Stream the file into gpu_sample and net_sample."""
+    """Stream the file into gpu_sample, net_sample, host_sample and storage_sample."""
     with source.open() as stream:
         head = stream.read(1)
         while head and head in b" \t\r\n\xef\xbb\xbf":
@@ -87,6 +92,7 @@ class _Writer:
         self.sink = sink
         self.gpu = GpuSamples(sink, source)
         self.net = NetSamples(sink, source)
+        self.machine = MachineSamples(sink, source)
         self.unknown_count = 0
         self.known_count = 0
         self.is_local = False
@@ -96,12 +102,14 @@ class _Writer:
         self._meanings: dict[int, tuple[Series, Any]] = {}
         self._numbers: dict[tuple[int, str | None], tuple[Series, int]] = {}
 
-    def meaning(self, series: Series) -> tuple[Gpu, Meaning] | NicMetric | None:
+    def meaning(self, series: Series) -> tuple[Gpu, Meaning] | NicMetric | MachineMetric | None:
         """Whose and what a series is; remembered by the object that the tokenizer repeats."""
         held = self._meanings.get(id(series))
         if held is not None and held[0] is series:
-            return held[1]  # type: ignore[no-any-return]  # one of the three
-        meaning = gpu_series(series) or nic_metric(series)
+            return held[1]  # type: ignore[no-any-return]  # one of the four
+        meaning = (
+            gpu_series(series) or nic_metric(series) or machine_metric(series, _node(series.labels))
+        )
         if len(self._meanings) < exposition.MAX_CACHED:
             self._meanings[id(series)] = (series, meaning)
         return meaning
@@ -129,6 +137,10 @@ class _Writer:
                 priority=whose.priority,
             )
             return
+        if isinstance(whose, MachineMetric):
+            time_ns = time_ns if time_source == "content" else None
+            self.machine.add(sample.line, whose, sample.number, sample.series.name, time_ns)
+            return
         gpu, meaning = whose
         text = sample.number
         source = time_source if time_ns is not None else None
@@ -148,6 +160,7 @@ class _Writer:
             count_local_time(self.sink)
         if self.net.rows_count:
             self.net.finish()
+        self.machine.finish()
         if self.is_documented:
             count_documented(self.sink, "Telemetry of UFM")
         if self.unknown_count:
@@ -239,7 +252,7 @@ def _read_text(stream: BinaryIO, source: SourceFile, sink: Sink) -> None:
     elif bad_count:
         sink.fact(status="partial", reason=f"{bad_count} lines are no samples")
     elif not writer.known_count:
-        sink.fact(status="ok", reason="it holds no counter of a GPU, NIC or interface")
+        sink.fact(status="ok", reason="it holds no counter of a GPU, NIC, machine or disk")
 
 
 class _Dump:
@@ -376,6 +389,10 @@ def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer)
             writer.net.at(time_ns)
             printed = _whole(text) if whose.meaning.kind == "cumulative" else text
             writer.net.add(place, whose.port, whose.meaning, printed, original=series.name)
+        return bad
+    if isinstance(whose, MachineMetric):
+        for time_ns, text in zip(times_ns.tolist(), texts.to_list(), strict=True):
+            writer.machine.add(place, whose, text, series.name, time_ns)
         return bad
     gpu, meaning = whose
     plain = texts.cast(pl.Float64, strict=False)

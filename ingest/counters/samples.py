@@ -33,7 +33,7 @@ def count_other_metrics(sink: Sink, n: int = 1) -> None:
         "other_metric",
         n,
         severity="info",
-        doc="Samples of metrics that are no counter of a GPU, NIC or interface: not kept.",
+        doc="Samples of metrics that are no counter of a GPU, NIC, machine or disk: not kept.",
     )
 
 

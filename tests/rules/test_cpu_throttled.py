@@ -19,7 +19,10 @@ def test_a_quota_that_runs_out_in_the_late_steps_names_the_host(make_job: MakeJo
     (found,) = RULE.run(lacking_job(make_job, "quota", cgroup="/job")).findings
     assert found.id == "cpu-throttled/2"
     assert (found.scope.ranks, found.scope.hosts) == ((2,), ("h1",))
-    assert "h1, control group /job, ran out of their CPU quota for 50 %" in found.summary
+    assert (
+        "h1, control group /job, ran out of their CPU quota for 50 % of its periods in 10 steps"
+        in found.summary
+    )
     assert found.confidence.level == "likely"
     assert found.impact.s_per_step == pytest.approx(0.025)
 

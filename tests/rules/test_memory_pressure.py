@@ -13,7 +13,7 @@ RULE = rule("memory-pressure")
 def test_waiting_for_memory_in_the_late_steps_names_the_host(make_job: MakeJob) -> None:
     (found,) = RULE.run(lacking_job(make_job, "memory")).findings
     assert (found.scope.ranks, found.scope.hosts) == ((2,), ("h1",))
-    assert "waited for memory for 50 % of the time of 10 steps" in found.summary
+    assert "waited for memory for 50 % of the time in 10 steps" in found.summary
 
 
 def test_it_must_cover_half_of_the_delay_and_be_unlike_other_hosts(make_job: MakeJob) -> None:

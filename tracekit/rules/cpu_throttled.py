@@ -36,9 +36,9 @@ from tracekit.rules import hosts
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 
 LACKS = (
-    hosts.Lack("quota", "ran out of their CPU quota", "CPU quota's periods", is_own=True),
-    hosts.Lack("cpu", "waited for a CPU", "time", is_own=False),
-    hosts.Lack("steal", "lost the CPU to the hypervisor's other guests", "time", is_own=True),
+    hosts.Lack("quota", "ran out of their CPU quota", "its periods", is_own=True),
+    hosts.Lack("cpu", "waited for a CPU", "the time", is_own=False),
+    hosts.Lack("steal", "lost the CPU to the hypervisor's other guests", "the time", is_own=True),
 )
 
 

@@ -79,7 +79,7 @@ class Lack:
     words: str
     """What its tasks did, to follow the host's name: ``waited for memory``."""
     of: str
-    """What the share is of: time, or periods."""
+    """What the share is of: the time, or a quota's periods."""
     is_own: bool
     """Whether nobody but the machine itself can make it wait: a quota, a hypervisor. What merely
     waits for a CPU may be what is always there."""
@@ -301,13 +301,13 @@ def _late_finding(
     subject = f"{safe(host)}{f', control group {safe(group)},' if group else ''}"
     return facts.finding(
         facts.scope(ranks, keys),
-        f"Tasks of {subject} {found.lack.words} for {share(found.ratio)} of the {found.lack.of} of "
-        f"{plural(len(keys), 'step')} in which {ranks_phrase(ranks, facts.ranks)} "
+        f"Tasks of {subject} {found.lack.words} for {share(found.ratio)} of {found.lack.of} in "
+        f"{plural(len(keys), 'step')} in which {lower(ranks_phrase(ranks, facts.ranks))} "
         f"{'is' if len(ranks) == 1 else 'are'} late{usual}: the others wait "
         f"{waiting(facts, cost)}.",
         (
             Evidence(
-                f"tasks {found.lack.words}, share of the {found.lack.of} of the late steps, beyond "
+                f"tasks {found.lack.words}, share of {found.lack.of} in the late steps, beyond "
                 "what is usual",
                 found.ratio - (found.usual_ratio or 0.0),
                 "ratio",
@@ -335,6 +335,11 @@ def _late_finding(
         against=cost.against,
         **advice,
     )
+
+
+def lower(phrase: str) -> str:
+    """A phrase that stands within a sentence."""
+    return phrase[:1].lower() + phrase[1:]
 
 
 # --- stretches of the history ---------------------------------------------------------------------
@@ -425,11 +430,11 @@ def _history_finding(
         Scope(hosts=(host,)),
         f"In steps {said} of the log the job loses {span(lost_ns / 1e9)} ({share(of_job)} of "
         f"its time), and tasks of {safe(host)}{group} {lack.words} for "
-        f"{share(float(row['some_ratio']))} of the {lack.of}, at other times "
+        f"{share(float(row['some_ratio']))} of {lack.of}, at other times "
         f"{share(float(row['usual_ratio']))}.",
         (
             Evidence(
-                f"tasks {lack.words}, share of the {lack.of} of the stretch, beyond any other as "
+                f"tasks {lack.words}, share of {lack.of} in the stretch, beyond any other as "
                 "long and beyond the other hosts",
                 beyond,
                 "ratio",

@@ -34,7 +34,7 @@ from __future__ import annotations
 from tracekit.rules import hosts
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 
-LACKS = (hosts.Lack("memory", "waited for memory", "time", is_own=True),)
+LACKS = (hosts.Lack("memory", "waited for memory", "the time", is_own=True),)
 
 
 class MemoryPressureThresholds(hosts.HostThresholds):

@@ -54,7 +54,7 @@ WAITED = (
     ("checkpoint_stall", "a checkpoint", ("write", "flush", "metadata")),
 )
 """Stalls that storage can be the reason of, and by which operations."""
-LACKS = (hosts.Lack("io", "waited for storage", "time", is_own=False),)
+LACKS = (hosts.Lack("io", "waited for storage", "the time", is_own=False),)
 CONFIRM = (
     "iostat -x 1, nfsiostat 1 or lctl get_param osc.*.stats on its host while the job runs",
     "read one file of the data set there and on another host, uncached: dd iflag=direct",
@@ -226,12 +226,13 @@ def _finding(facts: Facts, limits: SlowStorageThresholds, group: Sequence[_Slow]
     operation = {"metadata": "lookups and opens", "flush": "flushes"}.get(
         worst.operation, f"{worst.operation}s"
     )
+    subject = hosts.lower(ranks_phrase(ranks, facts.ranks))
     cost = at_most(max(s.cost_ns for s in group), "recorded time")
     return facts.finding(
         facts.scope(ranks, keys),
         f"{operation.capitalize()} of {safe(worst.device)}{kind} on {some(names, 3)} take "
         f"{seconds(worst.latency_ns / 1e9)} in the {plural(len(keys), 'step')} in which "
-        f"{ranks_phrase(ranks, facts.ranks)} {'waits' if len(ranks) == 1 else 'wait'} for "
+        f"{subject} {'waits' if len(ranks) == 1 else 'wait'} for "
         f"{worst.what}, {seconds(worst.usual_ns / 1e9)} {worst.usual}: storage is slow, and costs "
         f"up to {seconds(cost.ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step.",
         (

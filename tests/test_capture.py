@@ -125,3 +125,27 @@ def test_what_it_cannot_capture_is_refused() -> None:
         script(("nic", "moon"))
     with pytest.raises(UsageError, match="nothing to capture was named"):
         script(())
+
+
+def test_what_it_takes_of_a_host_is_read(tmp_path: Path) -> None:
+    """Pressure only where the kernel has it; a control group where one is named; disks anywhere."""
+    group = tmp_path / "job"
+    group.mkdir()
+    (group / "cpu.stat").write_text("nr_periods 100\nnr_throttled 7\nthrottled_time 5000\n")
+    text = f"CGROUP={group}\n{script(('host',), seconds=2, interval=1)}"
+    assert shell(text, str(tmp_path / "out")).returncode == 0
+    (host,) = (tmp_path / "out").iterdir()
+    for name, kind, table in (
+        ("pressure.txt", "pressure", "host_sample"),
+        ("storage.txt", "storage", "storage_sample"),
+    ):
+        (source,) = files.expand([host / name])
+        assert recognise(source).ingestor == kind
+        sink = MemorySink()
+        ingestor(kind).read(source, sink, IngestOptions())
+        rows = sink.table(table).to_pylist()
+        assert len({r["time_ns"] for r in rows}) >= 2
+        assert {r["time_source"] for r in rows} == {"content"}
+        assert not sink.counters.keys() & {"bad_record", "dump_without_time"}
+        if table == "host_sample":
+            assert {r["counted"] for r in rows if r["counter"] == "cpu_throttled_periods"} == {7}

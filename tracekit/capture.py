@@ -145,20 +145,21 @@ _NIC_SAMPLE = """\
 
 _HOST_ONCE = """\
 
-# --- host: load, memory and I/O pressure (for people; no rule reads them yet) ---
+# --- host: what tasks waited for, and what disks and NFS mounts did ---
+# CGROUP=/sys/fs/cgroup/JOB sh capture.sh: the job's CPU quota and memory limits too
 once lscpu.txt lscpu
 once numactl.txt numactl -H
 """
 
 _HOST_SAMPLE = """\
-    {
-        printf 'ts %s\\n' "$(now)"
-        cat /proc/loadavg
-        head -n 5 /proc/meminfo
-        for f in /proc/pressure/cpu /proc/pressure/memory /proc/pressure/io; do
-            [ -r "$f" ] && sed "s|^|$f |" "$f"
-        done
-    } >>"$out/host.txt" 2>/dev/null
+    waits=$(for f in /proc/pressure/cpu /proc/pressure/memory /proc/pressure/io \\
+        ${CGROUP:+"$CGROUP/cpu.stat" "$CGROUP/memory.events"}; do
+        [ -r "$f" ] && sed "s|^|$f:|" "$f"
+    done 2>/dev/null)
+    [ -z "$waits" ] || printf '%s\\n%s\\n' "$(now)" "$waits" >>"$out/pressure.txt"
+    if [ -r /proc/diskstats ]; then
+        { now; cat /proc/diskstats /proc/self/mountstats; } >>"$out/storage.txt" 2>/dev/null
+    fi
 """
 
 _TAIL = """\

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import os
 import queue
-import socket
 import sys
 import tempfile
 import threading
@@ -353,7 +352,7 @@ def _at_worker(function: Callable[[Item], Result], item: Item, version: str) -> 
     """In a worker: do it, and say how it went. Whatever fails is an answer."""
     from distributed import get_worker
 
-    worker, host = str(get_worker().address), socket.gethostname()
+    worker, host = str(get_worker().address), os.uname().nodename
     if version != source_version():
         return _Told(worker, host, version=source_version())
     try:
@@ -371,7 +370,7 @@ def check_seen(path: str, is_seen: bool) -> None:
     sees it."""
     if not is_seen:
         raise NotSeenError(
-            f"{path}: the worker on {socket.gethostname()} does not see it as it is here",
+            f"{path}: the worker on {os.uname().nodename} does not see it as it is here",
             hint="sources, and a run or a lake that is a folder, must lie on a file system that "
             "all workers share",
         )

@@ -1,17 +1,20 @@
-"""The map of an InfiniBand fabric: which port leads where, as ibnetdiscover and iblinkinfo say.
+"""The map of an InfiniBand fabric: which port leads where, by ibnetdiscover, iblinkinfo or UFM.
 
 Every cable stands in both of its ends' lists; each end is a row of fabric_link. Ports that lead to
 a host are rows of link too, as LLDP gives them for Ethernet, so that counters of switches find
-their host. Layouts are those of infiniband-diags 2.1 to 5.x.
+their host. Layouts are those of infiniband-diags 2.1 to 5.x; UFM answers ``/resources/links`` in
+JSON, where an adapter is known by how its port is displayed (HCA-1/1) and older versions name no
+machine but its GUID.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
+from tracekit.ingest.counters.documents import Document, documents
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.rdma_names import node_and_prefix
 from tracekit.ingest.counters.status import Reading
@@ -33,6 +36,10 @@ _HEADS = re.compile(
     rb"|\[[ \w]{0,3}\] ==\([^\r\n]{1,80}\)==>",
     re.M,
 )
+_UFM = re.compile(rb'"(?:source|destination)_guid"\s*:')
+_JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:\[\s*+)?\{")
+_GUID = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
+_LANES = re.compile(r"IB_(\d{1,2})x", re.I)
 _NODE = re.compile(
     r'(?:Switch|Ca|Rt)\s+\d{1,4}\s+"([SHR])-([0-9a-f]{16})"\s*#\s*"([^"]{0,200})"', re.I
 )
@@ -71,6 +78,9 @@ class End(NamedTuple):
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise either by a heading of a node, or by the arrow of a link."""
+    if _JSON.match(head):
+        is_ufm = b"_port" in head and len(set(_UFM.findall(head))) > 1
+        return Recognition(NAME, "the links of a fabric (JSON of UFM)", NAME) if is_ufm else None
     if _HEADS.search(head):
         return Recognition(NAME, "the cables of an InfiniBand fabric", NAME)
     return None
@@ -79,11 +89,17 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the lines into fabric_link and link."""
     with source.open() as stream:
-        reading = Reading(sink, stream, "infiniband-diags", "line")
+        is_json = _JSON.match(stream.read(1 << 12)) is not None
+    with source.open() as stream:
+        reading = Reading(sink, stream, "UFM" if is_json else "infiniband-diags", "line")
         reading.from_documentation("The map of a fabric")
         parser = _Parser(reading)
-        for line in lines(stream):
-            parser.line(line)
+        if is_json:
+            for document in documents(stream):
+                parser.document(document)
+        else:
+            for line in lines(stream):
+                parser.line(line)
         ends = parser.ends
         _write(sink, ends)
         if parser.too_many:
@@ -137,6 +153,24 @@ class _Parser:
         elif "==>" in text or re.match(r"\[\d", text):
             self._reading.bad(line.number, "no link", shape(text))
 
+    def document(self, document: Document) -> None:
+        """UFM's list of links."""
+        if document.problem:
+            self._reading.bad(document.line, document.problem)
+            return
+        links = document.value if isinstance(document.value, list) else [document.value]
+        for link in links:
+            near = _ufm_end(link, "source")
+            far = _ufm_end(link, "destination")
+            if near is None or far is None:
+                self._reading.bad(document.line, "a link without two ports")
+                continue
+            width = _LANES.fullmatch(str(link.get("width")))
+            self._node = near[:3]
+            port, peer, peer_port = near[3], (far[0], far[1]), far[3]
+            line = Line(document.line, "")
+            self._end(line, port, peer, far[2], peer_port, int(width[1]) if width else None, None)
+
     def _owner(self, kind: str, guid: str | None, description: str) -> None:
         self._reading.good()
         said = _KINDS[kind.upper()]
@@ -160,6 +194,21 @@ class _Parser:
             End(line.number, name, kind, prefix + port, peer[0], peer_kind, peer[1] + peer_port,
                 lanes, speed)
         )  # fmt: skip
+
+
+def _ufm_end(link: Any, side: str) -> tuple[str, str, str, str] | None:
+    """Machine, prefix of its ports, kind and port of one end of a link of UFM."""
+    if not isinstance(link, dict):
+        return None
+    guid = _GUID.fullmatch(str(link.get(f"{side}_guid")))
+    port = str(link.get(f"{side}_port"))
+    if guid is None or not port.isascii() or not port.isdecimal():
+        return None
+    shown = str(link.get(f"{side}_port_dname") or "")
+    kind = "host" if shown.upper().startswith("HCA") else "switch"
+    said = link.get(f"{side}_port_node_description")
+    name = said[:200] if isinstance(said, str) else ""
+    return (*_named(kind, "0x" + guid[1].lower(), name), kind, port[:10])
 
 
 def _named(kind: str | None, guid: str | None, description: str) -> tuple[str, str]:

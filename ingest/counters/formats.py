@@ -108,8 +108,9 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
     )),
-    Family("fabric", 1, "fabric", (
+    Family("fabric", 2, "fabric", (
         Format("net", "map of the fabric", "ibnetdiscover, iblinkinfo", False, "none needed"),
+        Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),
     )),
     Family("ufm", 1, "ufm", (
         Format("net", "telemetry", "UFM Telemetry, /csv/...", False, "timestamp of each row"),
@@ -152,7 +153,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("optics", 2, "optics", (
         Format("net", "transceivers", "ethtool -m, SONiC eeprom --dom, EOS", False, "time lines"),
     )),
-    Family("lldp", 1, "lldp", (
+    Family("lldp", 2, "lldp", (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,
                "none needed"),
     )),

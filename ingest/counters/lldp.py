@@ -1,16 +1,18 @@
-"""Which port leads where, as neighbours announce themselves (LLDP): rows of link, no counters.
+"""Which port leads where, as neighbours announce themselves (LLDP): rows of link and fabric_link.
 
-SONiC's ``show lldp table``, Arista's ``show lldp neighbors`` in JSON, and ``lldpcli`` in JSON.
+SONiC's ``show lldp table``, Arista's ``show lldp neighbors`` in JSON, and ``lldpcli`` in JSON. What
+a neighbour can do (bridge, router) is not asked: hosts that run containers announce both. Only who
+answers a switch's own command is known to be one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
-from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.printed_tables import Header, Ragged, Row, blocks, prompt
@@ -45,15 +47,20 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading.from_documentation("A list of LLDP neighbours")
         samples = NetSamples(sink, source)
         links: dict[tuple[str | None, str], tuple[int, str, str | None]] = {}
+        cables: list[_Cable] = []
         neighbours = (
             _from_json(stream, reading) if is_json else _from_table(stream, reading, samples)
         )
         unnamed = 0
-        for place, port, peer, nic in neighbours:
+        for found in neighbours:
+            place, port, peer, nic = found.place, found.port, found.peer, found.nic
             if not _NAME.fullmatch(peer) or _MAC.fullmatch(peer):
                 unnamed += 1
                 continue
+            if (samples.node, port) not in links:
+                cables.append(found)
             links.setdefault((samples.node, port), (place, peer, nic))
+        _write_cables(sink, samples.node, cables)
         write_links(
             sink,
             ((at, node, port, peer, nic) for (node, port), (at, peer, nic) in links.items()),
@@ -69,6 +76,52 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading.finish(samples, streams.stream_problem(stream))
 
 
+class _Cable(NamedTuple):
+    """A neighbour at a port."""
+
+    place: int
+    port: str
+    peer: str
+    nic: str | None
+    """Its interface, by name."""
+    identity: str | None
+    """What it calls its port: a name, or a MAC address."""
+    is_switch: bool
+    """Whether only a switch lists its neighbours so."""
+
+
+def _write_cables(sink: Sink, node: str | None, cables: list[_Cable]) -> None:
+    """Rows of fabric_link, where the machine that lists them, and both ports, are known."""
+    placed = [(c, name) for c in cables if (name := c.nic or c.identity)]
+    if node is None or not placed:
+        return
+    count = len(placed)
+    write_columns(
+        sink,
+        "fabric_link",
+        {
+            "place": [c.place for c, _ in placed],
+            "node": [node] * count,
+            "node_kind": ["switch" if c.is_switch else None for c, _ in placed],
+            "port": [c.port for c, _ in placed],
+            "peer": [c.peer for c, _ in placed],
+            "peer_kind": [None] * count,
+            "peer_port": [name for _, name in placed],
+            "lanes_count": [None] * count,
+            "speed_bits_s": [None] * count,
+        },
+    )
+
+
+def _said(identity: object) -> str | None:
+    """A port as a neighbour calls it, in lower case where it is an address."""
+    if not isinstance(identity, str):
+        return None
+    if _MAC.fullmatch(identity):
+        return identity.lower()
+    return identity if _INTERFACE.fullmatch(identity) else None
+
+
 def _nic(identity: object, description: object) -> str | None:
     """The neighbour's interface; a MAC address is none."""
     for text in (identity, description):
@@ -78,9 +131,7 @@ def _nic(identity: object, description: object) -> str | None:
     return None
 
 
-def _from_table(
-    stream: Any, reading: Reading, samples: NetSamples
-) -> Iterator[tuple[int, str, str, str | None]]:
+def _from_table(stream: Any, reading: Reading, samples: NetSamples) -> Iterator[_Cable]:
     names: tuple[str, ...] = ()
     for block in blocks(lines(stream)):
         if isinstance(block, Header):
@@ -89,14 +140,15 @@ def _from_table(
         elif isinstance(block, Row) and names:
             row = dict(zip(names, block.cells, strict=True))
             nic = _nic(row.get("RemotePortID"), row.get("RemotePortDescr"))
-            yield block.number, row["LocalPort"], row["RemoteDevice"], nic
+            identity = _said(row.get("RemotePortID"))
+            yield _Cable(block.number, row["LocalPort"], row["RemoteDevice"], nic, identity, True)
         elif isinstance(block, Ragged) and names:
             reading.bad(block.number, "cells off their columns", shape(block.text))
         elif not isinstance(block, Row) and (typed := prompt(getattr(block, "text", ""))):
             samples.of(typed[0])
 
 
-def _from_json(stream: Any, reading: Reading) -> Iterator[tuple[int, str, str, str | None]]:
+def _from_json(stream: Any, reading: Reading) -> Iterator[_Cable]:
     for document in documents(stream):
         if document.problem:
             reading.bad(document.line, document.problem)
@@ -108,11 +160,12 @@ def _from_json(stream: Any, reading: Reading) -> Iterator[tuple[int, str, str, s
             reading.good()
             for neighbour in answer.get("lldpNeighbors") or ():
                 if isinstance(neighbour, dict) and isinstance(neighbour.get("port"), str):
-                    peer, nic = (
+                    peer, far_port = (
                         str(neighbour.get("neighborDevice")),
-                        _nic(neighbour.get("neighborPort"), None),
+                        neighbour.get("neighborPort"),
                     )
-                    yield document.line, neighbour["port"], peer, nic
+                    nic, said = _nic(far_port, None), _said(far_port)
+                    yield _Cable(document.line, neighbour["port"], peer, nic, said, True)
             lldp = answer.get("lldp")
             interfaces = lldp.get("interface") if isinstance(lldp, dict) else None
             for port, entry in _interfaces(interfaces):
@@ -123,7 +176,8 @@ def _from_json(stream: Any, reading: Reading) -> Iterator[tuple[int, str, str, s
                 far_id = far.get("id")
                 identity = far_id.get("value") if isinstance(far_id, dict) else None
                 for name in names[:1]:
-                    yield document.line, port, name, _nic(identity, far.get("descr"))
+                    nic = _nic(identity, far.get("descr"))
+                    yield _Cable(document.line, port, name, nic, _said(identity), False)
 
 
 def _interfaces(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:

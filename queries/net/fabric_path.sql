@@ -1,7 +1,8 @@
 -- Through which ports the traffic between two ranks' hosts goes.
 --
 -- One row a cable, for each NIC of the first host, by the fewest cables; only switches pass traffic
--- on. Where several ports lead as near, the one with the lowest number is shown and choices_count
+-- on. Neighbours that LLDP names do not say what they are: a rank's host is a host, and what its
+-- NICs lead to a switch. Where several ports lead as near, the one with the lowest number is shown and choices_count
 -- says how many there are: routing decides among them, which the map does not show.
 --
 -- reads: fabric_link, rank
@@ -39,7 +40,12 @@ WITH RECURSIVE
         ) AS ranks
         GROUP BY attempt
     ),
-    ends AS (
+    hosts AS (
+        SELECT DISTINCT lower(split_part(host, '.', 1)) AS host
+        FROM rank
+        WHERE host IS NOT NULL
+    ),
+    said AS (
         SELECT
             lower(split_part(node, '.', 1)) AS node,
             node_kind,
@@ -52,7 +58,36 @@ WITH RECURSIVE
             source_id,
             place
         FROM fabric_link
-        WHERE peer IS NOT NULL
+        WHERE node IS NOT NULL AND peer IS NOT NULL
+    ),
+    named AS (
+        SELECT node, node_kind AS kind FROM said
+        UNION ALL
+        SELECT peer, peer_kind FROM said
+        UNION ALL
+        SELECT host, 'host' FROM hosts
+    ),
+    beside AS (
+        SELECT peer AS node FROM said WHERE node IN (FROM hosts)
+        UNION
+        SELECT node FROM said WHERE peer IN (FROM hosts)
+    ),
+    kinds AS (
+        SELECT
+            node,
+            CASE
+                WHEN max(kind) IS NOT NULL THEN max(kind)
+                WHEN node IN (FROM beside) THEN 'switch'
+            END AS kind
+        FROM named
+        GROUP BY node
+    ),
+    ends AS (
+        SELECT
+            said.* REPLACE (own.kind AS node_kind, other.kind AS peer_kind)
+        FROM said
+        INNER JOIN kinds AS own ON own.node = said.node
+        INNER JOIN kinds AS other ON other.node = said.peer
     ),
     -- A map taken from the switches alone has the host's end only on the other side.
     cables AS (
@@ -62,14 +97,20 @@ WITH RECURSIVE
             source_id := source_id, place := place
         )) AS cable
         FROM (
-            SELECT node, node_kind, port, peer, peer_kind, peer_port, lanes_count, speed_bits_s,
-                source_id, place, FALSE AS is_seen_from_peer
-            FROM ends
-            UNION ALL
-            SELECT peer, peer_kind, peer_port, node, node_kind, port, lanes_count, speed_bits_s,
-                source_id, place, TRUE
-            FROM ends
-        ) AS both_ends
+            FROM (
+                SELECT node, node_kind, port, peer, peer_kind, peer_port, lanes_count,
+                    speed_bits_s, source_id, place, FALSE AS is_seen_from_peer
+                FROM ends
+                UNION ALL
+                SELECT peer, peer_kind, peer_port, node, node_kind, port, lanes_count,
+                    speed_bits_s, source_id, place, TRUE
+                FROM ends
+            ) AS both_ends
+            -- Its other end says which cable it is: a neighbour may call a switch's port otherwise.
+            QUALIFY NOT is_seen_from_peer OR NOT bool_or(NOT is_seen_from_peer) OVER (
+                PARTITION BY node, peer, peer_port
+            )
+        ) AS known_ends
         GROUP BY node, port
     ),
     reached AS (

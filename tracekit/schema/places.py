@@ -132,7 +132,7 @@ TABLES = (
         "A cable of the fabric, from one of its ends.",
         ("source_id", "node", "port"),
         col("node", "VARCHAR", "Switch or host.", "name"),
-        col("node_kind", "VARCHAR", "switch, host or router."),
+        col("node_kind", "VARCHAR", "switch, host or router; null where nothing says."),
         col("port", "VARCHAR", "Its port; of a host with its adapter: mlx5_0/1."),
         col("peer", "VARCHAR", "Switch or host at the other end.", "name"),
         col("peer_kind", "VARCHAR", "switch, host or router; null where nothing says."),

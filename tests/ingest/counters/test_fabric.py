@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from net_cases import ingest
 
 DISCOVERED = """\
@@ -82,3 +84,35 @@ def test_a_map_that_breaks_off_in_a_line_keeps_the_others() -> None:
         kept = [e for e in ends(DISCOVERED[:length]) if e[6] is not None]  # lanes stand last
         assert kept == whole[: len(kept)]
     assert len(kept) == 3
+
+
+UFM = [
+    {
+        "source_guid": "b83fd203006b4a90", "source_port": "1", "source_port_dname": "1",
+        "source_port_node_description": "MF0;leaf01:MQM8700/U1",
+        "destination_guid": "0c42a10300605e88", "destination_port": "1",
+        "destination_port_dname": "HCA-1/1", "width": "IB_4x", "severity": "Info",
+        "destination_port_node_description": "gpu-01.cluster mlx5_0", "capabilities": [],
+    },
+    {
+        "source_guid": "b83fd203006b4a90", "source_port": "21", "source_port_dname": "21",
+        "destination_guid": "b83fd203006b4b90", "destination_port": "5",
+        "destination_port_dname": "5", "width": "IB_2x",
+    },
+    {"source_guid": "b83fd203006b4a90", "source_port": "x"},
+]  # fmt: skip
+
+
+def test_ufm_lists_links_between_machines_or_their_guids() -> None:
+    """Without descriptions, as of older versions, a machine is its GUID; no speed is said."""
+    sink = ingest(json.dumps(UFM), "fabric", "links.json")
+    names = ("node", "node_kind", "port", "peer", "peer_kind", "peer_port", "lanes_count")
+    assert sink.rows("fabric_link", *names) == [
+        ("leaf01", "switch", "1", "gpu-01", "host", "mlx5_0/1", 4),
+        ("0xb83fd203006b4a90", "switch", "21", "0xb83fd203006b4b90", "switch", "5", 2),
+    ]
+    assert sink.rows("fabric_link", "speed_bits_s") == [None, None]
+    assert sink.rows("link", "node", "port", "peer_host", "nic") == [
+        ("leaf01", "1", "gpu-01", "mlx5_0")
+    ]
+    assert sink.counters["bad_record"] == 1

@@ -68,3 +68,31 @@ def test_no_neighbour_is_an_answer() -> None:
     sink = ingest('{"lldpNeighbors": []}', "lldp", "lldp.json")
     assert sink.facts["status"] == "ok"
     assert "no port has a neighbour" in sink.facts["reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (TABLE, [
+            ("leaf01", "switch", "Ethernet0", "gpu-11", None, "ens1f0np0"),
+            ("leaf01", "switch", "Ethernet4", "spine02", None, "Ethernet8"),
+        ]),
+        (json.dumps(EOS), [("leaf01", "switch", "Ethernet1", "gpu-11", None, "ens1f0np0")]),
+        (json.dumps(LLDPCLI), [("leaf01", None, "ens1f0np0", "leaf01", None, "Ethernet0")]),
+    ],
+    ids=["sonic", "eos", "lldpcli"],
+)  # fmt: skip
+def test_neighbours_are_cables_of_the_fabric(text: str, wanted: list[tuple[object, ...]]) -> None:
+    """Who answers a switch's command is a switch; of others nothing says what they are."""
+    columns = ("node", "node_kind", "port", "peer", "peer_kind", "peer_port")
+    assert ingest(text, "lldp", "leaf01-lldp.txt").rows("fabric_link", *columns) == wanted
+
+
+def test_a_port_known_by_its_address_alone_is_a_cable_and_a_list_of_nobody_is_none() -> None:
+    eos = {"lldpNeighbors": [
+        {"port": "Ethernet1", "neighborDevice": "gpu-11", "neighborPort": "B8:CE:F6:01:02:04"}
+    ]}  # fmt: skip
+    sink = ingest(json.dumps(eos), "lldp", "leaf01-lldp.txt")
+    assert sink.rows("fabric_link", "peer", "peer_port") == [("gpu-11", "b8:ce:f6:01:02:04")]
+    assert sink.rows("link", "nic") == [None]
+    assert not ingest(json.dumps(eos), "lldp", "neighbours.json").rows("fabric_link", "port")

@@ -28,6 +28,7 @@ from tracekit.ingest.counters.table import (
     TIME_WORDS,
     bare_name,
     cells_of,
+    count_unread,
     header_line,
     header_of,
     unit_of,
@@ -39,9 +40,6 @@ from tracekit.ingest.lines import Line, lines, shape
 KIND = "device_csv"
 MIN_COLUMNS = 2
 """Columns of known counters from which a header is surely one of devices."""
-MAX_LISTED = 20
-"""Names of columns that are listed as not read; the rest is a number."""
-
 MAX_SHARE = 1.5
 """Highest share of the whole that a sensor's error explains."""
 
@@ -276,16 +274,8 @@ class _Table:
 
     def _tell(self, unread: dict[str, list[str]]) -> None:
         for reason, names in unread.items():
-            listed = ", ".join(name[:80] for name in names[:MAX_LISTED])
-            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
             # A name of its own for each reason: the words of the first count stay.
-            self._sink.count(
-                f"column_not_read_{_word(reason)}",
-                len(names),
-                severity="info",
-                doc=f"Not read: {listed}{more}; {reason}.",
-                place=1,
-            )
+            count_unread(self._sink, names, reason, f"_{_word(reason)}")
 
     def _row(self, place: int, cells: Sequence[str], layout: Layout) -> None:
         assert layout.time is not None  # noqa: S101 - layout_of wants one

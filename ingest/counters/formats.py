@@ -64,7 +64,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 5, "gpu_table", (
+    Family("gpu_csv", 6, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -181,7 +181,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("device_csv", 3, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     )),
-    Family("net_csv", 3, "net_table", (
+    Family("net_csv", 4, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     )),
 )  # fmt: skip

@@ -26,9 +26,11 @@ from tracekit.ingest.counters.samples import count_local_time, count_other_metri
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
+    UNKNOWN,
     VALUE_WORDS,
     Layout,
     Subject,
+    count_unread,
     header_line,
 )
 from tracekit.ingest.counters.times import local_ns, says_utc
@@ -170,6 +172,8 @@ class _Reader:
             self._layout = TABLE.mapped(line, self._source) if is_mapped else layout_of(line)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
+            if self._layout.is_wide:
+                count_unread(self._sink, self._layout.unread, UNKNOWN)
         if block.strip():
             self._rows(block, first_line)
 

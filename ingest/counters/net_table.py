@@ -24,11 +24,13 @@ from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
+    UNKNOWN,
     VALUE_WORDS,
     Layout,
     Subject,
     bare_name,
     cells_of,
+    count_unread,
     header_line,
     unit_of,
 )
@@ -151,6 +153,8 @@ class _Table:
             self._layout = TABLE.mapped(first, self._source) if is_mapped else _known(first)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no network counter")
+            if self._layout.is_wide:
+                count_unread(self._sink, self._layout.unread, UNKNOWN)
             return
         cells = cells_of(line.text, self._layout.delimiter)
         if len(cells) != len(self._layout.header):

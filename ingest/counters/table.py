@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tracekit.errors import InputError
-from tracekit.ingest.base import Recognition, SourceFile
+from tracekit.ingest.base import Recognition, Sink, SourceFile
 
 MAX_COLUMNS = 1000
 TIME_WORDS = (
@@ -73,6 +73,29 @@ C = TypeVar("C")
 """What a subject knows of a column of numbers."""
 
 
+MAX_LISTED = 20
+"""Names of columns that are listed as not read; the rest is a number."""
+
+
+UNKNOWN = (
+    "no known counter of such a device, or second to one; job.toml's [[source]] columns may say"
+)
+
+
+def count_unread(sink: Sink, names: Sequence[str], reason: str, of: str = "") -> None:
+    """List once the columns that were not read, where there are any; ``of`` tells reasons apart."""
+    named = [name[:80] for name in names if name]
+    if named:
+        more = f" and {len(named) - MAX_LISTED} more" if len(named) > MAX_LISTED else ""
+        sink.count(
+            f"column_not_read{of}",
+            len(named),
+            severity="info",
+            doc=f"Not read: {', '.join(named[:MAX_LISTED])}{more}; {reason}.",
+            place=1,
+        )
+
+
 class Layout(NamedTuple, Generic[C]):
     """Which column is what."""
 
@@ -84,6 +107,12 @@ class Layout(NamedTuple, Generic[C]):
     """Columns of counters in a wide table."""
     metrics: Mapping[str, C]
     """Names in the metric column that job.toml explains."""
+
+    @property
+    def unread(self) -> list[str]:
+        """Headers of columns that mean nothing to us."""
+        used = {*self.roles.values(), *(at for at, _ in self.counters)}
+        return [name.strip() for at, name in enumerate(self.header) if at not in used]
 
     @property
     def is_long(self) -> bool:

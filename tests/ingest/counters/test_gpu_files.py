@@ -828,3 +828,17 @@ def test_a_job_s_output_with_such_a_line_is_no_kernel_log() -> None:
     step = "iter 100: loss 3.2512, time 135.22ms, mfu 12.50%\n"
     for text in (f"a line\n{kill}", f"{step}[Mon Nov 23 03:05:50 2026] {kill}"):
         assert recognise(source_of(text.encode(), "job.log")).kind == "job_log"
+
+
+def test_columns_that_no_gpu_has_are_listed_once_and_the_others_read() -> None:
+    """System power, a fan and a phase beside counters of GPUs: listed, not dropped in silence."""
+    text = "timestamp,gpu,gpu_util [%],power_w,sys_power_w,fan0_rpm,phase\n"
+    text += "".join(f"{1784601666 + i},{i % 2},90,600,5400,9000,train\n" for i in range(4))
+    sink = MemorySink()
+    ingestor("gpu_csv").read(source_of(text.encode(), "t.csv"), sink, IngestOptions())
+    assert sink.counters["column_not_read"] == 3
+    assert set(sink.rows("gpu_sample", "counter")) == {"gpu_utilisation", "power"}
+    text = text.replace(",sys_power_w,fan0_rpm,phase", "").replace(",5400,9000,train", "")
+    sink = MemorySink()
+    ingestor("gpu_csv").read(source_of(text.encode(), "t.csv"), sink, IngestOptions())
+    assert "column_not_read" not in sink.counters

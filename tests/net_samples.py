@@ -232,6 +232,29 @@ SAMPLES: tuple[Sample, ...] = (
         0,
     ),
     Sample(
+        "fabric",
+        "links of the fabric",
+        "links.json",
+        json.dumps(
+            [
+                {
+                    "source_guid": "b83fd203006b4a90",
+                    "source_port": "1",
+                    "source_port_dname": "1",
+                    "width": "IB_4x",
+                    "severity": "Info",
+                    "source_port_node_description": "MF0;leaf01:MQM8700/U1",
+                    "destination_guid": "0c42a10300605e88",
+                    "destination_port": "1",
+                    "destination_port_dname": "HCA-1/1",
+                    "destination_port_node_description": "gpu-01 mlx5_0",
+                }
+            ],
+            indent=1,
+        ),
+        0,
+    ),
+    Sample(
         "telegraf",
         "points of ports",
         "metrics.out",

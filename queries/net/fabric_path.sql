@@ -2,8 +2,9 @@
 --
 -- One row a cable, for each NIC of the first host, by the fewest cables; only switches pass traffic
 -- on. Neighbours that LLDP names do not say what they are: a rank's host is a host, and what its
--- NICs lead to a switch. Where several ports lead as near, the one with the lowest number is shown and choices_count
--- says how many there are: routing decides among them, which the map does not show.
+-- NICs lead to a switch. Where several ports lead as near, the one with the lowest number is shown
+-- and choices_count says how many there are: routing decides among them, which the map does not
+-- show.
 --
 -- reads: fabric_link, rank
 -- needs: fabric_link

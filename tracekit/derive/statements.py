@@ -283,7 +283,7 @@ def _traffic(
         )
         said.append(
             Statement(
-                f"{kind}_{name.lower()}", where, "share of the period that holds 80 % of the bytes",
+                "_".join((kind, name.lower())), where, "share of the period that holds 80 % of the bytes",
                 ratio, None, f"{name} traffic of {where} {how}, {rate:.3g} GB/s in the mean)",
                 _FITS.get((name, kind)), DECIDES,
             )

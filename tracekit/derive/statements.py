@@ -283,7 +283,7 @@ def _traffic(
         )
         said.append(
             Statement(
-                "_".join((kind, name.lower())), where, "share of the period that holds 80 % of the bytes",
+                _TELLS[name, kind], where, "share of the period that holds 80 % of the bytes",
                 ratio, None, f"{name} traffic of {where} {how}, {rate:.3g} GB/s in the mean)",
                 _FITS.get((name, kind)), DECIDES,
             )
@@ -295,6 +295,9 @@ _WAYS = {
     "NVLink": ("nvlink_tx", "nvlink_rx"),
     "network": ("tx_rate", "rx_rate", "tx_bytes", "rx_bytes"),
     "PCIe": ("pcie_tx", "pcie_rx"),
+}
+_TELLS = {
+    (name, kind): kind + "_" + name.lower() for name in _WAYS for kind in ("bursts", "throughout")
 }
 _FITS = {
     ("network", "bursts"): "data parallelism or sharded states that meet once a step, or stages "

@@ -27,7 +27,7 @@ FAMILIES = [
 ]
 """The modules of each family of formats, with those that all share."""
 DERIVING = [
-    *sorted((ROOT / "tracekit" / "derive").glob("*.py")),
+    *sorted((ROOT / "tracekit" / "derive").rglob("*.py")),
     ROOT / "tracekit" / "correction.py",
     ROOT / "tracekit" / "runs" / "build.py",
     ROOT / "tracekit" / "clock.py",

@@ -46,7 +46,7 @@ WITH
     -- Grouped as the samples name their GPUs, and named afterwards: a day has 100 million of them.
     sums AS (
         SELECT
-            attempt, node, owner, owner_id, device_id, nvml_index, counter,
+            key, attempt, counter,
             count(*) AS samples_count,
             sum(value) AS total,
             count(*) FILTER (
@@ -65,7 +65,7 @@ WITH
                 'nvlink_rx', 'pcie_tx', 'pcie_rx'
             )
             AND EXISTS (SELECT 1 FROM activity_period)
-        GROUP BY attempt, node, owner, owner_id, device_id, nvml_index, counter
+        GROUP BY key, attempt, counter
     ),
     counted AS (
         SELECT
@@ -81,13 +81,7 @@ WITH
             min(sums.first_ns) AS first_ns,
             max(sums.last_ns) AS last_ns
         FROM sums
-        JOIN gpu
-            ON gpu.attempt IS NOT DISTINCT FROM sums.attempt
-            AND gpu.node IS NOT DISTINCT FROM sums.node
-            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM sums.owner
-            AND gpu.own_source_id IS NOT DISTINCT FROM sums.owner_id
-            AND gpu.device_id IS NOT DISTINCT FROM sums.device_id
-            AND gpu.nvml_index IS NOT DISTINCT FROM sums.nvml_index
+        JOIN keyed_gpus() AS gpu USING (key)
         GROUP BY sums.attempt, gpu.gpu_id, sums.counter
     ),
     profiled AS (

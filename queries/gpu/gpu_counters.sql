@@ -46,15 +46,13 @@ WITH
     -- Grouped as the samples name their GPUs, and named afterwards: a day has 100 million of them.
     -- Read twice rather than kept: kept, they would fill the memory and the disk.
     readings AS NOT MATERIALIZED (
-        SELECT
-            attempt, node, owner, owner_id, device_id, nvml_index, counter, unit, source_id, place,
-            time_ns, value
+        SELECT key, attempt, counter, unit, source_id, place, time_ns, value
         FROM gpu_readings_raw($slack_ns)
         WHERE kind = 'gauge' AND value IS NOT NULL
     ),
     own_raw AS (
         SELECT
-            attempt, node, owner, owner_id, device_id, nvml_index, counter,
+            key, attempt, counter,
             min(unit) AS unit,
             count(*) AS samples_count,
             count(time_ns) AS timed_count,
@@ -63,7 +61,7 @@ WITH
             min(value) AS min_value,
             max(value) AS max_value
         FROM readings
-        GROUP BY attempt, node, owner, owner_id, device_id, nvml_index, counter
+        GROUP BY key, attempt, counter
     ),
     own AS MATERIALIZED (
         SELECT
@@ -78,13 +76,7 @@ WITH
             min(own_raw.min_value) AS min_value,
             max(own_raw.max_value) AS max_value
         FROM own_raw
-        JOIN gpu
-            ON gpu.attempt IS NOT DISTINCT FROM own_raw.attempt
-            AND gpu.node IS NOT DISTINCT FROM own_raw.node
-            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM own_raw.owner
-            AND gpu.own_source_id IS NOT DISTINCT FROM own_raw.owner_id
-            AND gpu.device_id IS NOT DISTINCT FROM own_raw.device_id
-            AND gpu.nvml_index IS NOT DISTINCT FROM own_raw.nvml_index
+        JOIN keyed_gpus() AS gpu USING (key)
         GROUP BY own_raw.attempt, gpu.gpu_id, own_raw.counter
     ),
     -- One length for all counters, so that a clock can be set beside a utilisation.
@@ -102,12 +94,8 @@ WITH
     ),
     moments_raw AS (
         SELECT
+            readings.key,
             readings.attempt,
-            readings.node,
-            readings.owner,
-            readings.owner_id,
-            readings.device_id,
-            readings.nvml_index,
             readings.counter,
             CAST((readings.time_ns - steps.origin_ns) // steps.moment_ns AS INTEGER) AS moment,
             count(*) AS samples_count,
@@ -129,13 +117,7 @@ WITH
             max(moments_raw.max_value) AS max_value,
             min(moments_raw.spot) AS spot
         FROM moments_raw
-        JOIN gpu
-            ON gpu.attempt IS NOT DISTINCT FROM moments_raw.attempt
-            AND gpu.node IS NOT DISTINCT FROM moments_raw.node
-            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM moments_raw.owner
-            AND gpu.own_source_id IS NOT DISTINCT FROM moments_raw.owner_id
-            AND gpu.device_id IS NOT DISTINCT FROM moments_raw.device_id
-            AND gpu.nvml_index IS NOT DISTINCT FROM moments_raw.nvml_index
+        JOIN keyed_gpus() AS gpu USING (key)
         GROUP BY moments_raw.attempt, gpu.gpu_id, moments_raw.counter, moments_raw.moment
     ),
     names AS (

@@ -98,13 +98,15 @@ WITH
         FROM events
         CROSS JOIN windows
         LEFT JOIN clock USING (clock_id)
-        JOIN gpu
-            ON gpu.attempt IS NOT DISTINCT FROM windows.attempt
-            AND gpu.node IS NOT DISTINCT FROM events.node
-            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM events.owner
-            AND gpu.own_source_id IS NOT DISTINCT FROM events.owner_id
-            AND gpu.device_id IS NOT DISTINCT FROM events.device_id
-            AND gpu.nvml_index IS NOT DISTINCT FROM events.nvml_index
+        JOIN keyed_gpus() AS gpu
+            ON gpu.key = gpu_key(
+                windows.attempt,
+                events.node,
+                events.owner,
+                events.owner_id,
+                events.device_id,
+                events.nvml_index
+            )
         WHERE events.xid IS NOT NULL
     ),
     parted AS (

@@ -28,7 +28,7 @@ WITH
     -- Most counters never move, and their readings need not be put in order: they are told first.
     raw AS (
         SELECT
-            attempt, node, owner, owner_id, device_id, nvml_index, counter,
+            key, attempt, counter,
             min(unit) AS unit,
             count(*) AS samples_count,
             min(counted) AS least,
@@ -38,7 +38,7 @@ WITH
             min((source_id, place)) AS spot
         FROM gpu_readings_raw($slack_ns)
         WHERE kind = 'cumulative'
-        GROUP BY attempt, node, owner, owner_id, device_id, nvml_index, counter
+        GROUP BY key, attempt, counter
     ),
     series AS MATERIALIZED (
         SELECT
@@ -53,13 +53,7 @@ WITH
             max(raw.last_ns) - min(raw.first_ns) AS span_ns,
             min(raw.spot) AS spot
         FROM raw
-        JOIN gpu
-            ON gpu.attempt IS NOT DISTINCT FROM raw.attempt
-            AND gpu.node IS NOT DISTINCT FROM raw.node
-            AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM raw.owner
-            AND gpu.own_source_id IS NOT DISTINCT FROM raw.owner_id
-            AND gpu.device_id IS NOT DISTINCT FROM raw.device_id
-            AND gpu.nvml_index IS NOT DISTINCT FROM raw.nvml_index
+        JOIN keyed_gpus() AS gpu USING (key)
         GROUP BY raw.attempt, gpu.gpu_id, raw.counter
     ),
     moving AS (SELECT attempt, gpu_id, counter, key FROM series WHERE least < most),

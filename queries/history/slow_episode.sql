@@ -1,4 +1,4 @@
--- What stands out in the job's history: stalls, slow stretches, rises, periods, drifts and restarts.
+-- What stands out in the job's history: stalls, slow stretches, rises, periods, drifts, restarts.
 --
 -- Incidents last minutes to days and profiles seconds. A stretch is told against the level of most
 -- of the time. A job that begins with a faster one has risen: its steps take longer since.

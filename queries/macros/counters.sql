@@ -137,19 +137,52 @@ SELECT
     event
 FROM judged;
 
--- gpu_readings_raw: GPU samples while the job ran; what names the GPU is as the samples have it.
+-- gpu_key: One number for all by which a sample names its GPU.
 --
--- owner is the host of a sample that names none, owner_id its file where nobody knows a host. The
--- job's window is widened by slack_ns on both sides: a collector that looks every 30 s may have
+-- owner is the host of a sample that names no node, owner_id its file where nobody knows a host.
+--
+-- param: attempt INTEGER : Attempt of the job; null where no trace was given.
+-- param: node VARCHAR : Machine that the sample names.
+-- param: owner VARCHAR : Host of its file, where it names none.
+-- param: owner_id INTEGER : Its file, where there is no host either.
+-- param: device_id VARCHAR : UUID or PCI address.
+-- param: nvml_index INTEGER : NVML index.
+-- returns: UBIGINT : The key; equal keys are one GPU.
+CREATE OR REPLACE MACRO gpu_key(attempt, node, owner, owner_id, device_id, nvml_index) AS
+hash(attempt, node, owner, owner_id, device_id, nvml_index);
+
+-- keyed_gpus: The sampled GPUs with the key by which their samples name them.
+--
+-- reads: gpu
+-- columns: key UBIGINT, attempt INTEGER, gpu_id VARCHAR, host VARCHAR, gpu_index INTEGER,
+--     rank INTEGER, rank_source VARCHAR, host_ranks INTEGER[], pci VARCHAR
+CREATE OR REPLACE MACRO keyed_gpus() AS TABLE
+SELECT
+    gpu_key(
+        attempt, node, if(node IS NULL, host, NULL), own_source_id, device_id, nvml_index
+    ) AS key,
+    attempt,
+    gpu_id,
+    host,
+    gpu_index,
+    rank,
+    rank_source,
+    host_ranks,
+    pci
+FROM gpu;
+
+-- gpu_readings_raw: GPU samples while the job ran; which GPU it is their key says.
+--
+-- The job's window is widened by slack_ns on both sides: a collector that looks every 30 s may have
 -- looked just before and just after. Only samples on a clock since the epoch stand beside the job;
 -- without traces all samples count. What is part of a GPU (a MIG instance, one NVLink) is not the
 -- GPU and is left out.
 --
 -- param: slack_ns BIGINT : Widens the job's window on both sides, in ns.
 -- reads: gpu_sample, run, clock
--- columns: attempt INTEGER, node VARCHAR, owner VARCHAR, owner_id INTEGER, device_id VARCHAR,
---     nvml_index INTEGER, counter VARCHAR, kind VARCHAR, unit VARCHAR, source_id INTEGER,
---     clock_id INTEGER, place BIGINT, time_ns BIGINT, value DOUBLE, counted UBIGINT
+-- columns: key UBIGINT, attempt INTEGER, counter VARCHAR, kind VARCHAR, unit VARCHAR,
+--     source_id INTEGER, clock_id INTEGER, place BIGINT, time_ns BIGINT, value DOUBLE,
+--     counted UBIGINT
 CREATE OR REPLACE MACRO gpu_readings_raw(slack_ns) AS TABLE
 WITH
     windows AS (
@@ -160,12 +193,15 @@ WITH
         WHERE NOT EXISTS (SELECT 1 FROM run)
     )
 SELECT
+    gpu_key(
+        windows.attempt,
+        samples.node,
+        if(samples.node IS NULL, samples.host, NULL),
+        if(samples.node IS NULL AND samples.host IS NULL, samples.source_id, NULL),
+        samples.device_id,
+        samples.nvml_index
+    ) AS key,
     windows.attempt,
-    samples.node,
-    if(samples.node IS NULL, samples.host, NULL) AS owner,
-    if(samples.node IS NULL AND samples.host IS NULL, samples.source_id, NULL) AS owner_id,
-    samples.device_id,
-    samples.nvml_index,
     samples.counter,
     samples.kind,
     samples.unit,
@@ -209,13 +245,7 @@ SELECT
     placed.value,
     placed.counted
 FROM gpu_readings_raw(slack_ns) AS placed
-JOIN gpu AS gpu
-    ON gpu.attempt IS NOT DISTINCT FROM placed.attempt
-    AND gpu.node IS NOT DISTINCT FROM placed.node
-    AND if(gpu.node IS NULL, gpu.host, NULL) IS NOT DISTINCT FROM placed.owner
-    AND gpu.own_source_id IS NOT DISTINCT FROM placed.owner_id
-    AND gpu.device_id IS NOT DISTINCT FROM placed.device_id
-    AND gpu.nvml_index IS NOT DISTINCT FROM placed.nvml_index;
+JOIN keyed_gpus() AS gpu USING (key);
 
 -- host_waits: What the tasks of each host and control group waited for, between two readings.
 --

@@ -4,9 +4,9 @@
 -- moment (nothing is counted twice) and sets each part beside the same part of its peers in those
 -- steps and beside its own other steps. A part that a rank lacks is 0. Read calls and time apart:
 -- more calls are more work, and so are as many calls on larger inputs (where shapes were recorded)
--- and as many kernels of more threads; longer ones are the same work slower, a pause is neither. Excess says where
--- to look, not who is to blame: work beside the critical path costs nothing, and who waits less for
--- others has more of everything else.
+-- and as many kernels of more threads; longer ones are the same work slower, a pause is neither.
+-- Excess says where to look, not who is to blame: work beside the critical path costs nothing, and
+-- who waits less for others has more of everything else.
 --
 -- Peers are the ranks of the same pipeline stage; in a pipeline a second row compares with all
 -- ranks of the job, whose stages may differ by design. Steady steps only. Parts below min_ratio of

@@ -40,9 +40,9 @@ def whatif_priced(
     step_s = facts.step_ns / 1e9
     priced: dict[Cause, CauseResult] = {}
     for cause in causes:
-        found = _finding(con, cause, facts, findings)
-        if found is not None:
-            priced[cause] = _result(cause, found.impact, step_s, found)
+        finding = _finding(con, cause, facts, findings)
+        if finding is not None:
+            priced[cause] = _result(cause, finding.impact, step_s, finding)
     answer = whatif(con, dp, [c for c in causes if c not in priced], step_s or None)
     replayed = {c.cause: c for c in answer.causes}
     results = []
@@ -62,13 +62,13 @@ def _finding(
     """The one finding that names this cause and has a cost; None where none or several do."""
     if cause.kind == "finding":
         by_name = {f"F{i}": f for i, f in enumerate(findings, 1)} | {f.id: f for f in findings}
-        found = by_name.get(cause.value)
-        if found is None or found.impact.s_per_step is None:
-            why = "no finding" if found is None else "no known cost of"
+        finding = by_name.get(cause.value)
+        if finding is None or finding.impact.s_per_step is None:
+            why = "no finding" if finding is None else "no known cost of"
             known = [f.id for f in findings if f.impact.s_per_step is not None]
             hint = f"it has {some(known)}" if known else "tracekit diagnose RUN"
             raise UsageError(f"{cause.text}: this job has {why} {cause.value!r}", hint=hint)
-        return found
+        return finding
     ranks = _ranks(con, cause, facts)
     fitting = [
         f for f in findings

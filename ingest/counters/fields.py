@@ -127,7 +127,7 @@ REASONS = {
     "sw_thermal_slowdown": "sw_thermal",
     "sync_boost": "sync_boost",
 }
-"""nvidia-smi's names of single reasons, as CLOCK_EVENTS has them."""
+"""nvidia-smi's names of single reasons, and those of their counters here."""
 
 # nvidia-smi's query name and the canonical one; units are read from the column or the value.
 _SMI = """

@@ -123,20 +123,8 @@ GPU = Vocabulary(
     Word("xid", "XID", "gauge", "The last XID: stays after the event."),
     Word("xid_count", "count", "window", "XIDs in a sliding window."),
 )
-"""Counters of GPUs. ``clock_event_reasons`` has the bits of NVML: see CLOCK_EVENTS."""
-
-CLOCK_EVENTS: dict[int, str] = {
-    0x1: "gpu_idle",
-    0x2: "clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "hw_power_brake",
-    0x100: "display_clocks",
-}
-"""Bits of ``clock_event_reasons`` (NVML's nvmlClocksEventReason)."""
+"""Counters of GPUs. ``clock_event_reasons`` has the bits of NVML's
+nvmlClocksEventReason, which query gpu_throttle reads."""
 
 INT64_BLANK = 0x7FFFFFFFFFFFFFF0
 """DCGM's 64-bit blank; the next three are not found, not supported, not permitted."""

@@ -86,11 +86,6 @@ class Link:
         return self.detail.split("/", 1)[0] if self.transport == "NET" else ""
 
     @property
-    def crosses(self) -> bool:
-        """Whether the ends are known to be on different hosts."""
-        return None not in (self.start_node, self.end_node) and self.start_node != self.end_node
-
-    @property
     def is_local(self) -> bool:
         """Whether the ends are known to be on one host."""
         return self.start_node is not None and self.start_node == self.end_node

@@ -27,14 +27,14 @@ def price(facts: Facts, members: Sequence[LateRank]) -> Price:
         return at_most(measured, "twin ranks")
     limits = facts.limits(LatenessThresholds)
     ranks = {r for late in members for r in (late.rank, *late.together)}
-    found = _joint(replayed(facts, ranks, measured, limits), ranks, members)
-    if found.held_up is None:
-        return found
+    alone = _joint(replayed(facts, ranks, measured, limits), ranks, members)
+    if alone.held_up is None:
+        return alone
     # Those that are late by turns hold the step up for one another.
     everybody = {late.rank: late for late in late_ranks(facts, limits)}
     everybody |= {late.rank: late for late in members}
     if everybody.keys() <= ranks:
-        return found
+        return alone
     most = max(late.cost_ns for late in everybody.values())
     together = _joint(
         replayed(facts, everybody.keys() | ranks, most, limits), everybody.keys() | ranks, members

@@ -26,10 +26,10 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     if len(rows) < 2 or not len(steps) or steps.step_ns <= 0:
         return []
     alone_late = _late_alone(facts, limits, rows, ())
-    found = alone_late
-    while found and len(rows) - len(alone_late) >= limits.min_rest_count:
-        found = _late_alone(facts, limits, rows, [late.rank for late in alone_late])
-        alone_late = alone_late + found
+    late_beside = alone_late
+    while late_beside and len(rows) - len(alone_late) >= limits.min_rest_count:
+        late_beside = _late_alone(facts, limits, rows, [late.rank for late in alone_late])
+        alone_late = alone_late + late_beside
     together = _late_together(facts, limits, rows, alone_late)
     alone = [late for late in alone_late if late.rank not in {t.rank for t in together}]
     return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
@@ -49,7 +49,7 @@ def _late_alone(
     rest_share = 1 - sum(shares[r] for r in aside)
     if rest_share <= 0:
         return []
-    found = []
+    late_alone = []
     for rank in rest:
         row, its_share = rows[rank], shares[rank] / rest_share
         late, cost_ns = beyond_typical(delays, rank, steps.keys, rest, limits, facts)
@@ -73,7 +73,7 @@ def _late_alone(
             continue
         if aside and (False in scores or agreed < limits.min_scores_count):
             continue
-        found.append(
+        late_alone.append(
             LateRank.of(
                 row,
                 scores,
@@ -85,7 +85,7 @@ def _late_alone(
                 slowdown_ratio=what_if,
             )
         )
-    return found
+    return late_alone
 
 
 def _enough(fair: float, limits: LatenessThresholds) -> float:

@@ -6,6 +6,7 @@
 -- reads: job_episode, logged_step, source_context, host_sample, clock, clock_offset
 -- needs: job_episode, host_sample
 -- grain: kind, first_step, last_step, host, own_source_id, cgroup, resource
+-- param: episodes_count BIGINT = 12 : Most stalls and stretches, those that lost most time.
 -- column: kind VARCHAR : stall or slow, as in slow_episode.
 -- column: first_step BIGINT : First step of it.
 -- column: last_step BIGINT : Last step of it.
@@ -45,6 +46,8 @@ WITH
             kind IN ('stall', 'slow')
             AND end_ns > start_ns
             AND (SELECT is_epoch FROM of_log)
+        QUALIFY row_number() OVER (ORDER BY lost_ns DESC NULLS LAST, first_step, kind, last_step)
+            <= $episodes_count
     ),
     spans AS (
         SELECT

@@ -555,6 +555,8 @@ def _part(
         return Part(_none(reason, **about), nothing, lags, nodes)
 
     if not moving:
+        if SIGNALS[counter].least_spread == MIN_TRAFFIC:
+            return none(f"{name} varies by less than {MIN_TRAFFIC / 1e6:.0f} MB/s")
         return none(f"{name} does not vary")
     grid, mean = _together(moving, interval)
     needed = MIN_SAMPLES * MIN_CYCLES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+NATIVE = "libtracekit_kineto.so"
+"""Built beside the package; only wheels that are asked to carry it."""
 LINKED = ("ingest", "queries", "dashboards")
 
 
@@ -69,7 +72,23 @@ def test_wheel_holds_the_tree_and_nothing_else(wheel: Path) -> None:
     expected = {"tracekit" / path for path in files_of(ROOT / "tracekit")}
     for name in LINKED:
         expected |= {Path("tracekit", name) / path for path in files_of(ROOT / name)}
-    assert names == expected
+    assert names == expected - {Path("tracekit", NATIVE)}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="the native reader needs cargo")
+def test_a_wheel_carries_the_native_reader_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEKIT_BUILD_NATIVE", "1")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    (path,) = tmp_path.glob("*.whl")
+    assert "-py3-none-manylinux_2_" in path.name
+    options = ("--no-deps", "--no-index", "--no-compile", "--quiet", "--target", tmp_path / "site")
+    run(sys.executable, "-m", "pip", "install", *options, path, cwd=tmp_path)
+    monkeypatch.setenv("PATH", "")  # no compiler
+    said = run(sys.executable, "-m", "tracekit", "--version", cwd=tmp_path, path=tmp_path / "site")
+    assert "native" in said
 
 
 @pytest.mark.slow

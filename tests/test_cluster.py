@@ -5,6 +5,7 @@ On a real LocalCluster of processes. Without dask.distributed (the extra ``clust
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -103,6 +104,20 @@ def test_a_job_read_on_a_cluster_says_the_same_to_the_byte(remote: Cluster, job:
     total = sum(p.stat().st_size for p in (job / "traces").iterdir())
     assert seen[-1] == (total, total)
     assert not [*(job / "run" / "tmp").iterdir()]
+
+
+@pytest.mark.slow  # the handmade job, above, takes the same way; this one has a culprit and logs
+def test_a_simulated_job_of_many_ranks_says_the_same_to_the_byte(
+    remote: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("simulate", "slow-gpu", "--ranks", "64", "--steps", "3", "-o", "traces")
+    assert command(*words, "--layout", "ddp") == 0
+    monkeypatch.setattr(plan, "MIN_SHARD_BYTES", 1 << 18)
+    runs.ingest(["traces"], tmp_path / "run", cluster=remote)
+    assert len(set(shards(tmp_path / "run"))) > 4
+    assert told(tmp_path / "run") == without(tmp_path)
+    assert '"finding": "slow-gpu/' in told(tmp_path / "run")
 
 
 def test_the_same_files_again_change_nothing_and_need_no_worker(remote: Cluster, job: Path) -> None:
@@ -444,6 +459,38 @@ def test_waiting_for_workers_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         [*nobody.map(cluster_tasks.doubled, [1])]
     assert "tracekit.no-worker-timeout" in (caught.value.hint or "")
+
+
+def test_a_scheduler_that_goes_away_ends_the_command(remote: Cluster, tmp_path: Path) -> None:
+    """``remote`` is there for its skip alone."""
+    where = tmp_path / "scheduler.json"
+    words = [sys.executable, "-m"]
+    said = ["--scheduler-file", str(where), "--dashboard-address", "127.0.0.1:0"]
+    where_ours_is = {**os.environ, "PYTHONPATH": str(Path(cluster.__file__).parents[1])}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": where_ours_is}
+    scheduler = subprocess.Popen(
+        [*words, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *said],
+        **quiet,  # type: ignore[call-overload]
+    )
+    try:
+        for _ in range(300):
+            if where.exists() and where.read_text():
+                break
+            time.sleep(0.1)
+        address = json.loads(where.read_text())["address"]
+        with Cluster(scheduler=address) as one:
+            # What it cannot import it cannot hand on: as where it has no tracekit.
+            with pytest.raises(ClusterError, match="a task could not be begun") as caught:
+                next(one.map(cluster_tasks.doubled, [1]))
+            assert "the same tracekit" in (caught.value.hint or "")
+            asked = one.map(abs, [1])  # there is no worker: it would wait
+            threading.Timer(1.0, scheduler.kill).start()
+            with pytest.raises(ClusterError, match="the scheduler went away") as caught:
+                next(asked)
+        assert "what is finished is kept" in (caught.value.hint or "")
+    finally:
+        scheduler.kill()
+        scheduler.wait(30)
 
 
 # ---------------------------------------------------------------- what is asked

@@ -46,6 +46,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return answers[-1]
 
     monkeypatch.setattr(trace.TraceReader, "_take_frequent", told)
+    monkeypatch.delenv("TRACEKIT_NATIVE", raising=False)  # whichever reader the others are asked of
     return answers
 
 

@@ -23,6 +23,7 @@ ROWS = (
     "step_time",
     "job_step_time",
     "job_ranks",
+    "job_step_curve",
     "path_ranges",
     "overlap",
     "stage_balance",

@@ -8,6 +8,7 @@
 --
 -- reads: host_sample, run, step, clock, clock_offset
 -- needs: host_sample
+-- asked: report
 -- grain: attempt, host, own_source_id, cgroup, resource
 -- column: host VARCHAR : Host; null where unknown.
 -- column: own_source_id INTEGER : File whose samples are meant; null where a host is known.

@@ -17,6 +17,11 @@
 -- column: p50_ns DOUBLE : Median over its lines.
 -- column: mean_ns DOUBLE : Mean: what a clock of whole seconds tells of shorter steps.
 -- column: max_ns BIGINT : Longest.
+-- column: steps_count BIGINT : Steps that its lines stand for.
+-- column: step_ns DOUBLE : Mean of a step without what lies between steps.
+-- column: between_ns DOUBLE : Mean, a step, of what lies between (saves, evaluations, stalls): by
+--     the clock beyond what the log states, and of lines that take half as long again as the
+--     median what is beyond it. Whole seconds of a clock cancel out over a stretch.
 WITH
     timed AS (
         SELECT
@@ -24,6 +29,10 @@ WITH
             step,
             end_ns,
             dur_ns,
+            steps_count,
+            coalesce(wall_ns / nullif(steps_count, 0), dur_ns) AS taken_ns,
+            -- Of a clock of whole seconds a line may be two of them too long.
+            bool_and(coalesce(wall_ns % 1000000000 = 0, true)) OVER () AS is_coarse,
             row_number() OVER (ORDER BY start_number, step) - 1 AS line,
             count(*) OVER () AS lines_count
         FROM logged_step
@@ -36,9 +45,20 @@ WITH
             end_ns,
             dur_ns,
             line,
-            -- With fewer lines than stretches, each line is one.
-            line * least(lines_count, $stretches) // lines_count AS stretch
+            steps_count,
+            taken_ns,
+            if(is_coarse, 3000000000, 0) AS slack_ns,
+            -- All but the last have as many lines: means of them weigh alike.
+            line // CAST(ceil(lines_count / $stretches) AS BIGINT) AS stretch
         FROM timed
+    ),
+    parted AS (
+        SELECT
+            *,
+            quantile_cont(dur_ns, 0.5) OVER (PARTITION BY stretch) AS usual_ns,
+            1.5 * usual_ns + slack_ns / nullif(steps_count, 0) AS most_ns,
+            if(dur_ns > most_ns, usual_ns, dur_ns) AS step_ns
+        FROM placed
     )
 SELECT
     stretch,
@@ -50,7 +70,10 @@ SELECT
     min(dur_ns) AS min_ns,
     quantile_cont(dur_ns, 0.5) AS p50_ns,
     avg(dur_ns) AS mean_ns,
-    max(dur_ns) AS max_ns
-FROM placed
+    max(dur_ns) AS max_ns,
+    CAST(sum(steps_count) AS BIGINT) AS steps_count,
+    sum(step_ns * steps_count) / nullif(sum(steps_count), 0) AS step_ns,
+    sum((taken_ns - step_ns) * steps_count) / nullif(sum(steps_count), 0) AS between_ns
+FROM parted
 GROUP BY stretch
 ORDER BY stretch;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -120,6 +120,10 @@ def attribution(
         for index in range(len(tables.places))
     ]
     contributions.sort(key=lambda c: (-abs(c.difference.difference_s), c.cause, c.ranks))
+    # A few long evaluations make a log's mean uncertain, and its steps no less sure.
+    own = next((c for c in contributions if c.cause == "step"), None)
+    if own and own.is_significant and own.difference.difference_s * difference_s > 0:
+        change = replace(change, is_significant=True)
     return change, tuple(contributions)
 
 
@@ -264,7 +268,9 @@ def _contribution(
         ),
         detail=detail,
         detail_s=detail_s,
-        affected_steps_count=_affected(tables, index, base_s, other_s),
+        affected_steps_count=None
+        if any(run.is_by_log for side in sides for run in side)
+        else _affected(tables, index, base_s, other_s),
         findings=tuple(f.id for f in findings),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from tracekit.comparison import moved
@@ -26,6 +27,7 @@ from tracekit.version import __version__
 
 def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Comparison:
     """The candidate beside the baseline; each at least one run. Opens nothing."""
+    baseline, candidate = _on_one_basis(baseline, candidate)
     sides = _side(baseline), _side(candidate)
     change: StepChange | None = None
     contributions: tuple[Contribution, ...] = ()
@@ -58,8 +60,21 @@ def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Compar
     )
 
 
+def _on_one_basis(
+    baseline: Sequence[RunRows], candidate: Sequence[RunRows]
+) -> tuple[Sequence[RunRows], Sequence[RunRows]]:
+    """By the training logs, where some run has no profiled steps and each has a log: the whole
+    job's steps beside a few profiled ones would be compared with other steps."""
+    runs = (*baseline, *candidate)
+    if all(run.step_charges for run in runs) or not all(run.of("job_step_curve") for run in runs):
+        return baseline, candidate
+    return tuple([replace(run, is_by_log=True) for run in side] for side in (baseline, candidate))  # type: ignore[return-value]  # two sides
+
+
 def _side(runs: Sequence[RunRows]) -> Side:
-    steps_s = [sum(c.values()) / 1e9 for run in runs for c in run.step_charges]
+    lengths_s = [run.lengths_s for run in runs]
+    medians_s = [step for steps, _ in lengths_s for step in steps]
+    longest_s = [step for _, steps in lengths_s for step in steps]
     means = [mean for run in runs if (mean := mean_step_s(run)) is not None]
     return Side(
         runs=tuple(
@@ -67,16 +82,16 @@ def _side(runs: Sequence[RunRows]) -> Side:
                 id=run.id,
                 ranks_count=len(run.ranks),
                 world_size=run.document.run.world_size,
-                steps_count=len(run.step_charges),
+                steps_count=run.steps_count,
                 mean_s=mean_step_s(run),
             )
             for run in runs
         ),
-        steps_count=len(steps_s),
-        warmup_count=sum(len(run.steps.warmup_keys) for run in runs),
+        steps_count=sum(run.steps_count for run in runs),
+        warmup_count=sum(len(run.steps.warmup_keys) for run in runs if not run.is_by_log),
         mean_s=sum(means) / len(means) if means else None,
-        p50_s=median(steps_s) if steps_s else None,
-        max_s=max(steps_s) if steps_s else None,
+        p50_s=median(medians_s) if medians_s else None,
+        max_s=max(longest_s) if longest_s else None,
     )
 
 
@@ -95,6 +110,11 @@ def _not_compared(
             yield NotCompared(
                 what=f"the step of {run.id}",
                 why="it has no steady step; profile five or more steps after warm-up",
+            )
+        elif run.is_by_log:
+            yield NotCompared(
+                what=f"what the step of {run.id} is made of",
+                why="its steps are its training log's; profile some of both jobs",
             )
         elif len(run.step_charges) < MIN_STEPS:
             yield NotCompared(

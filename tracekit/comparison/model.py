@@ -26,12 +26,15 @@ Cause = Literal[
     "collection",
     "compilation",
     "stage",
+    "step",
+    "between",
     "unexplained",
 ]
 """What a part of the step is: the device (or, without one, the host's operators) computes; it
 copies; a call transfers once everybody is there; communication of which nobody can say who was
 waited for; nothing runs, and what the training loop did meanwhile, as its ranges call it; the
-operations of a pipeline that only timers saw; and what is left."""
+operations of a pipeline that only timers saw; of runs with training logs alone the steps themselves
+and what lies between them; and what is left."""
 Edit = Literal["added", "removed", "renamed", "replaced", "fused", "split", "moved", "changed"]
 """What became of calls: renamed is one for one with as many calls within, replaced with others;
 fused is several for fewer, split the other way; changed the same call that takes another time in

@@ -33,6 +33,9 @@ class RunRows:
     """Queries that could not be run, and why."""
     description: Mapping[str, str] = field(default_factory=dict)
     """What a job description says, by its fields' names."""
+    is_by_log: bool = False
+    """Whether its steps are its training log's: of some run of the comparison there are no other.
+    Then ``step_charges`` has one entry a stretch of the log, a mean step of it."""
 
     def of(self, query: str) -> Sequence[Row]:
         """Rows of a query; none where it could not be run."""
@@ -59,14 +62,37 @@ class RunRows:
     def step_charges(self) -> tuple[Charges, ...]:
         """What each steady step of the job went into, in order; each adds up to its step.
 
+        Of a training log what is between steps (saves, evaluations, stalls) counts to them.
         Along the critical path; without clocks as the median rank's step divides; of a job with
         timers alone nothing is known of a step but its length.
         """
+        if self.is_by_log:
+            return tuple(
+                {Part("step"): float(row["step_ns"]), Part("between"): float(row["between_ns"])}
+                for row in self.of("job_step_curve")
+                if row["step_ns"] is not None and row["between_ns"] is not None
+            )
         if len(self.steps):
             charged = self.paths.steps(self.steps, self.stages) if self.paths else {}
             return tuple(charged.values()) or tuple(self._divided())
         timed = self.of("job_step_time")
         return tuple({Part("unexplained"): float(row["dur_ns"])} for row in timed if row["dur_ns"])
+
+    @property
+    def steps_count(self) -> int:
+        """Steps that are compared."""
+        if self.is_by_log:
+            return sum(int(row["steps_count"]) for row in self.of("job_step_curve"))
+        return len(self.step_charges)
+
+    @property
+    def lengths_s(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Steps from which a side's median and longest step are: of a log its stretches' own."""
+        if self.is_by_log:
+            rows = self.of("job_step_curve")
+            return tuple(r["p50_ns"] / 1e9 for r in rows), tuple(r["max_ns"] / 1e9 for r in rows)
+        steps_s = tuple(sum(c.values()) / 1e9 for c in self.step_charges)
+        return steps_s, steps_s
 
     def _divided(self) -> list[Charges]:
         """Each step as it divides on the median rank (on the first that it has, without it)."""

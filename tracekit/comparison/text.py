@@ -59,7 +59,8 @@ def to_text(
 def side_words(side: Side) -> str:
     """Which runs, how many ranks and steps."""
     runs = some([run.id for run in side.runs], SHOWN_RUNS)
-    ranks = plural(max(run.ranks_count for run in side.runs), "rank")
+    ranks_count = max(run.ranks_count for run in side.runs)
+    ranks = plural(ranks_count, "rank") if ranks_count else "no traces"
     warmup = f", {side.warmup_count} warm-up left out" if side.warmup_count else ""
     return f"{runs}  {ranks}, {steps_words(side)}{warmup}"
 

@@ -42,6 +42,10 @@ def deed(part: Contribution) -> str:
         return f"{'slower' if more else 'faster'} transfer of {part.operation or 'messages'}{whose}"
     if part.cause == "unexplained":
         return "unexplained"
+    if part.cause == "step":
+        return f"the steps themselves take {'longer' if more else 'less'}"
+    if part.cause == "between":
+        return f"{'more' if more else 'less'} between steps (saves, evaluations, stalls)"
     text = f"{subject(part)} {_DOES[part.cause][len(part.ranks) != 1]}"
     if part.cause in ("compute", "copies"):
         text += " longer" if more else " shorter"

@@ -132,10 +132,10 @@ def test_a_pause_between_steps_is_no_step() -> None:
 
 
 def test_what_does_not_vary_has_no_period() -> None:
-    flat = [Readings("g", np.arange(100.0), np.full(100, 0.9) + 1e-6 * np.arange(100))]
+    flat = [Readings("g", np.arange(100.0), 0.9 + 1e-6 * np.arange(100.0))]
     row, _ = period_row(flat, "sm_active", 1.0)
     assert (row["verdict"], row["reason"]) == ("none", "SM activity does not vary")
-    slow = [Readings("p", np.arange(100.0), 1e6 * (np.arange(100) % 10))]
+    slow = [Readings("p", np.arange(100.0), 1e6 * (np.arange(100.0) % 10))]
     row, _ = period_row(slow, "tx_rate", float("inf"))
     assert row["reason"] == "network traffic sent varies by less than 20 MB/s"
 

@@ -94,6 +94,7 @@ CONSTANTS = {
         text.MAX_UNCHECKED_LINES text.SHOWN_WORK text.MAX_WORK markdown.MAX_ROWS
         markdown.MAX_EVIDENCE notebook.MAX_ROWS
         model.SHOWN_CHARACTERS without_steps.MIN_SHOWN_SHARE
+        without_steps.MAX_STATED
     """,
     "the page": """
         page.INDENT page.MIN_WIDTH text.MIN_SCOPE_WIDTH text.MIN_COST_WIDTH text.MIN_NAME_WIDTH

@@ -582,6 +582,19 @@ def test_a_replay_that_missed_what_was_measured_names_nobody_else(make_job: Make
     assert found[0].impact.s_per_step == pytest.approx(0.030)
 
 
+@pytest.mark.parametrize(("joint_ms", "named"), [(30.0, 4), (29.9, 1)])
+def test_who_is_a_little_behind_ranks_that_are_as_slow_is_named_with_them(
+    make_job: MakeJob, joint_ms: float, named: int
+) -> None:
+    """All of a host are slow, and rank 6 comes last: without it alone a step gains nothing, and
+    without all four what it was seen to delay, or more."""
+    ranks = (4, 5, 6, 7)
+    job = late_job(make_job, {6: 30, **dict.fromkeys((4, 5, 7), 3.0)}, ranks_count=8)
+    replay = Replayed({ranks: joint_ms, (6,): 0.5}, dict.fromkeys(ranks, 1.9))
+    found = LATE.run(replace(job.facts(), replay=replay)).findings
+    assert len(found) == named
+
+
 @pytest.mark.parametrize(("op", "named"), [("all_reduce", [(1,), (2,)]), ("send", [(1,)])])
 def test_the_rank_behind_a_straggler_of_a_pipeline_is_not_named(
     make_job: MakeJob, op: str, named: list[tuple[int, ...]]

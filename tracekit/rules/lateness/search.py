@@ -103,7 +103,8 @@ def _late_together(
 
     Together they must be late by the same limits, and each in its own time and by replay. Nothing
     is said where calls cannot be replayed: no other measure sees them together; nor where the
-    replay misses most of the delay of ranks that are ``named`` alone. Where ranks send to one
+    replay misses most of the delay of ranks that are ``named`` alone, though it takes out all that
+    are late with them. Where ranks send to one
     another, one that is late has a receiver of its own, which waits for it whoever else is late:
     there each must have a share of the waiting beyond what noise gives the ranks that are not
     slow, or it is late because of the one before it.
@@ -135,7 +136,11 @@ def _late_together(
         # Where those that are far behind account for most of it, the others are late beside them.
         if (alone_ns or 0.0) >= limits.max_named_ratio * saved_ns:
             return []
-        if not is_credible(facts, alone_ns, max(late.cost_ns for late in named), limits):
+        # A replay that finds little without them misses what they were waited for; or others are
+        # as late, and it finds all that was measured where these are taken out with them.
+        measured_ns = max(late.cost_ns for late in named)
+        is_joint = set(ranks) <= set(members) and saved_ns >= measured_ns
+        if not is_joint and not is_credible(facts, alone_ns, measured_ns, limits):
             return []
     late, delays = _keys_together(facts, members, least), step_delays_ns(facts)
     others = [row for r, row in rows.items() if r not in members]

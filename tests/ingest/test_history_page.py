@@ -10,6 +10,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "history.md"
 
 
 def test_the_page_names_the_formats_in_their_order() -> None:
-    formats = PAGE.read_text().partition("## What stands out")[0]
+    formats = PAGE.read_text().partition("Lines of your own")[0]
     rows = [line.split("|")[1].strip() for line in formats.splitlines() if "|" in line]
     assert rows[2:] == [known.name for known in FORMATS]

@@ -252,3 +252,28 @@ def test_logs_of_two_jobs_are_refused_and_read_one_at_a_time(tmp_path: Path) -> 
         found = run.sql("SELECT DISTINCT comm_hash FROM nccl_comm").rows()
         assert [int(comm, 16) for (comm,) in found] == [0xDEF]
         assert "left out" in run.diagnose().to_text()
+
+
+def step_line(source_id: int) -> dict[str, Any]:
+    return {"source_id": source_id, "place": 1, "format": "tensorboard", "step": 1}
+
+
+@pytest.mark.parametrize(("days", "names"), [(100, [0, 1]), (200, [0])])
+def test_a_training_log_of_half_a_year_before_is_not_the_traces_job_s(
+    days: int, names: list[int]
+) -> None:
+    traces = source(0, "trace", BASE, kind="kineto", file_rank=0)
+    log = source(1, "train.log", BASE - days * DAY, kind="job_log")
+    used, notes = kept([traces, log], job_step=[step_line(1)])
+    assert used == names
+    assert [("train.log is left out as another job's" in note) for note in notes] == [True] * (
+        2 - len(names)
+    )
+
+
+def test_training_logs_of_two_years_are_two_jobs() -> None:
+    logs = [source(i, f"{i}.log", BASE + i * 400 * DAY, kind="job_log") for i in range(2)]
+    steps = [step_line(0), step_line(1)]
+    with pytest.raises(AmbiguousInputError):
+        kept(logs, job_step=steps)
+    assert kept(logs, attempt=2, job_step=steps)[0] == [1]

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tracekit.derive.stage import Given
 
 READS = (
-    "comm_call", "comm_snapshot", "gpu_sample", "host_sample", "nccl_comm", "nccl_event",
-    "net_sample", "storage_sample",
+    "comm_call", "comm_snapshot", "gpu_sample", "host_sample", "job_step", "nccl_comm",
+    "nccl_event", "net_sample", "storage_sample",
 )  # fmt: skip
 """The tables that are asked."""
 
@@ -47,7 +47,7 @@ _NODED = ("gpu_sample", "net_sample", "comm_call", "comm_snapshot", "nccl_comm")
 """Tables whose rows name machines; the others' stand with their files."""
 _SAMPLED = ("gpu_sample", "host_sample", "net_sample", "storage_sample")
 _MEMBER = "source_id, comm_hash, group_rank, group_size, nccl_version, node, pid"
-_DATED = (*_SAMPLED, "comm_call", "comm_snapshot")
+_DATED = (*_SAMPLED, "comm_call", "comm_snapshot", "job_step")
 
 
 @dataclass(eq=False)

@@ -11,6 +11,8 @@ from tracekit.wording import plural, seconds
 
 MAX_CAUSES = 6
 """Causes with a colour of their own, those that cost most."""
+DATE_CHARS = 75
+"""Characters of dates that fit below an axis with room between them."""
 _CAUSES = ("red", "orange", "sky", "pink", "green", "blue")
 
 
@@ -40,7 +42,7 @@ def trend(runs: Sequence[Row], changed: str | None = None) -> Drawing | None:
             )
     if changed in dates:
         axes.axvline(dates.index(changed) - 0.5, color=look.PALETTE["red"], linewidth=1)
-    axes.set_xticks(*look.some_ticks([day[5:] for day in dates]))
+    axes.set_xticks(*look.some_ticks([day[5:] for day in dates], DATE_CHARS))
     axes.set_xlim(-0.6, len(dates) - 0.4)
     axes.set_ylabel(f"mean step [{unit}]")
     look.grid(axes)
@@ -80,9 +82,50 @@ def losses(parts: Sequence[Row], nights: Iterable[str]) -> Drawing | None:
         places = range(len(dates))
         axes.bar(places, heights, 0.86, bottom=below, color=look.PALETTE[colour], label=cause)
         below = [a + b for a, b in zip(below, heights, strict=True)]
-    axes.set_xticks(*look.some_ticks([day[5:] for day in dates]))
+    axes.set_xticks(*look.some_ticks([day[5:] for day in dates], DATE_CHARS))
     axes.set_ylabel("GPU-hours a day")
     look.grid(axes)
     look.legend(figure, 4)
     says = f"{look.shown_name(causes[0])} costs most, {dates[0]} to {dates[-1]}."
+    return Drawing(figure, says)
+
+
+def place_runs(
+    runs: Sequence[Row], nights: Iterable[str], since: str | None = None
+) -> Drawing | None:
+    """Runs on one host, GPU or port a night, with and without a finding on it (``date``,
+    ``is_bad``), over all nights of the fleet; ``since`` is the date from which on it offends."""
+    dates = sorted({*nights, *(r["date"] for r in runs)})
+    if not runs:
+        return None
+    from matplotlib.ticker import MaxNLocator
+
+    figure = look.new_figure(2.0)
+    axes = figure.add_subplot()
+    places = {day: i for i, day in enumerate(dates)}
+    below = [0] * len(dates)
+    for is_bad, colour, label in (
+        (True, "orange", "with a finding on it"),
+        (False, "grey", "without"),
+    ):
+        heights = [0] * len(dates)
+        for run in runs:
+            heights[places[run["date"]]] += bool(run["is_bad"]) is is_bad
+        if any(heights):
+            fill = look.PALETTE[colour]
+            axes.bar(range(len(dates)), heights, 0.86, bottom=below, color=fill, label=label)
+        below = [a + b for a, b in zip(below, heights, strict=True)]
+    if since in places:
+        axes.axvline(places[since] - 0.5, color=look.PALETTE["red"], linewidth=1)
+    axes.set_xticks(*look.some_ticks([day[5:] for day in dates], DATE_CHARS))
+    axes.set_xlim(-0.6, len(dates) - 0.4)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.set_ylabel("runs a night")
+    look.grid(axes)
+    look.legend(figure, 2)
+    bad = sorted(r["date"] for r in runs if r["is_bad"])
+    says = f"Findings on it in {len(bad)} of {plural(len(runs), 'run')}"
+    says += f", {bad[0]} to {bad[-1]}." if bad else "."
+    if since in places:
+        says += f" Most unlike before since {since} (line)."
     return Drawing(figure, says)

@@ -175,6 +175,22 @@ def _tables(
         if rule
         else [{"part": "floor", "gpu_hours_per_day": 192.0}],
     }
+    tables["finding"] = [
+        {
+            "finding": f"{found}/{kind}:{place}",
+            "rule": found,
+            "severity": "major",
+            "is_explained": False,
+            "hosts": [host],
+            "links": [place] if kind == "link" else [],
+            "gpu_hours_per_day": 10.0,
+            "summary": f"{place}: {found}, as simulated.",
+        }
+        for kind, host, place, found in [
+            *(("host", h, h, r) for h, r in on_hosts.items()),
+            *(("link", p.partition(":")[2], p, r) for p, r in on_links.items()),
+        ]
+    ]
     own = {"date": card.date, "run": card.name}
     return {name: [{**own, **row} for row in rows] for name, rows in tables.items()}
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
 import pytest
 
-from fleet_nights import SLOW_HOST, Fleet, day_of
+from fleet_nights import LINK, LINK_DAY, LINK_HOST, SLOW_DAY, SLOW_HOST, Fleet, day_of
 from tracekit.errors import StoreError
-from tracekit.fleet.site import PAGES, SITE_MARK, write_site
+from tracekit.fleet import places
+from tracekit.fleet.pages import PAGES, page_name
+from tracekit.fleet.site import SITE_MARK, write_site
 from tracekit.fleet.store import FleetStore
 
 LINKS = re.compile(r'href="([^"#][^"]*)"')
@@ -56,7 +59,8 @@ def test_a_new_site_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_path:
     first = written(fleet, tmp_path / "site", day=4)
     (tmp_path / "site" / "theirs.html").write_text("x")
     again = written(Fleet(1, days=4, decoys=frozenset()), tmp_path / "site", day=4)
-    assert set(again) == set(first)
+    assert set(first) - set(again)  # hosts on which nothing lies any more
+    assert {p.name for p in (tmp_path / "site").glob("*.html")} == {*again, "theirs.html"}
     (tmp_path / "site" / SITE_MARK).write_text('{"pages": ["../theirs.html", "gone.html"]}')
     (tmp_path / "theirs.html").write_text("x")
     (tmp_path / "site" / "gone.html").write_text("x")
@@ -84,3 +88,104 @@ def test_names_from_files_are_text(tmp_path: Path) -> None:
     for text in written(one, tmp_path / "site", day=8).values():
         assert "<script>alert" not in text
         assert "\u202e" not in text
+
+
+def shown_rows(text: str) -> list[list[str]]:
+    """Cells of the rows of a page's tables, as text."""
+    bodies = re.findall(r"<tbody>(.*?)</tbody>", text, re.DOTALL)
+    rows = [row for body in bodies for row in re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
+    return [[html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in row] for row in cells]
+
+
+def test_a_place_has_a_page_where_findings_lie_on_it_and_only_there(
+    fleet: Fleet, pages: dict[str, str]
+) -> None:
+    for kind, listing, _ in places.KINDS:
+        rows = fleet.rows(kind, day_of(3), day_of(30))
+        bad = {row[kind] for row in rows if row["rules"]}
+        assert {n for n in pages if n.startswith(f"{kind}-")} == {page_name(kind, n) for n in bad}
+        linked = set(LINKS.findall(pages[listing])) - {name for name, _ in PAGES}
+        assert linked == {page_name(kind, n) for n in bad}
+
+
+def test_the_page_of_a_host_has_its_runs_and_what_they_say_of_it(
+    fleet: Fleet, pages: dict[str, str]
+) -> None:
+    name = page_name("host", SLOW_HOST)
+    text = pages[name]
+    runs = [r for r in fleet.rows("host", day_of(3), day_of(30)) if r["host"] == SLOW_HOST]
+    bad = [r for r in runs if r["rules"]]
+    shown = shown_rows(text)
+    assert [row[1] for row in shown] == [
+        r["run"] for r in sorted(runs, key=lambda r: (r["date"], r["run"]), reverse=True)
+    ]
+    said = {row[1]: row[4] for row in shown if row[3]}
+    assert said == {r["run"]: f"{SLOW_HOST}: slow-host, as simulated." for r in bad}
+    assert f"slow-host in {len(bad)} of its {len(runs)} runs" in text
+    assert f"Most unlike before since {day_of(SLOW_DAY)}" in text
+    assert f"Findings on it in {len(bad)} of {len(runs)} runs" in text
+    last = max(bad, key=lambda r: (r["date"], r["run"]))
+    assert f"tracekit diagnose /data/lake/runs/{last['run']}" in text
+    assert name in LINKS.findall(pages["index.html"])
+    assert {n for n in LINKS.findall(text) if n.startswith("family-")} <= set(pages)
+
+
+def test_a_place_that_was_bad_once_is_not_said_to_offend(
+    fleet: Fleet, pages: dict[str, str]
+) -> None:
+    rows = fleet.rows("host", day_of(3), day_of(30))
+    bad = {r["host"] for r in rows if r["rules"]} - {SLOW_HOST, LINK_HOST}
+    assert bad
+    for host in bad:
+        text = pages[page_name("host", host)]
+        assert "Most unlike" not in text
+        assert " (others " not in text
+
+
+def test_the_page_of_a_port_tells_what_lies_on_the_port(pages: dict[str, str]) -> None:
+    text = pages[page_name("link", LINK)]
+    assert f"Most unlike before since {day_of(LINK_DAY)}" in text
+    assert {row[4] for row in shown_rows(text) if row[3]} == {f"{LINK}: packet-loss, as simulated."}
+
+
+def test_a_gpu_is_told_what_is_surely_its_own(tmp_path: Path) -> None:
+    one = Fleet(1, days=8, faults=frozenset(), decoys=frozenset())
+    bad = one.runs[day_of(8)][:2]
+    gpus = [next(g for g in tables["gpu"]) for _, tables in bad]
+    for index, (_, tables) in enumerate(bad):
+        tables["gpu"][0]["rules"] = ["slow-gpu"]
+        host = {**tables["host"][0], "rules": ["slow-gpu"]}
+        tables["host"] = [h if h["host"] != host["host"] else host for h in tables["host"]]
+        told = {
+            "run": tables["job"][0]["run"],
+            "rule": "slow-gpu",
+            "severity": "major",
+            "is_explained": False,
+            "hosts": [],
+            "links": [],
+        }
+        # The second run has two findings of the rule, on GPUs that it names otherwise.
+        tables["finding"] = [{**told, "summary": f"finding {i}"} for i in range(index + 1)]
+        tables["finding"].append({**told, "summary": "explained", "is_explained": True})
+    pages = written(one, tmp_path / "site", day=8)
+    sure, unsure = (pages[page_name("gpu", g["gpu"])] for g in gpus)
+    assert [row[4] for row in shown_rows(sure) if "slow-gpu" in row] == ["finding 0"]
+    assert "finding" not in "".join(cell for row in shown_rows(unsure) for cell in row)
+    of_host = page_name("host", gpus[0]["host"])
+    assert of_host in LINKS.findall(sure)
+    assert page_name("gpu", gpus[0]["gpu"]) in LINKS.findall(pages[of_host])
+
+
+def test_a_fleet_of_bad_places_has_the_worst_ones_pages(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MAX_PLACE_PAGES", 2)
+    monkeypatch.setattr(places, "MAX_PLACE_ROWS", 3)
+    pages = written(fleet, tmp_path / "site")
+    hosts = [name for name in pages if name.startswith("host-")]
+    assert len(hosts) == 2
+    assert page_name("host", SLOW_HOST) in hosts
+    assert "more have findings" in pages["hosts.html"]
+    assert len(shown_rows(pages[page_name("host", SLOW_HOST)])) == 3
+    assert {name for text in pages.values() for name in LINKS.findall(text)} == set(pages)

@@ -3,74 +3,75 @@
 DIR/index.html            what the last night says, what was lost, families of jobs
 DIR/family-<key>.html     one family: its trend, and its runs
 DIR/hosts.html gpus.html links.html   every place: how often used, how often bad
+DIR/host-<key>.html gpu-... link-...  one place on which findings lie: its nights and its runs
 DIR/tracekit-site.json    which pages are ours: the next site replaces these and no others
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 from tracekit.errors import StoreError
 from tracekit.fleet import summary
 from tracekit.fleet.limits import Limits
 from tracekit.fleet.night import Night, judged
+from tracekit.fleet.pages import MAX_ROWS, Row, figure, page, page_name
+from tracekit.fleet.places import KINDS, Known, place_pages
 from tracekit.fleet.regressions import FamilyChange
 from tracekit.fleet.rollup import Rolled
 from tracekit.fleet.store import FleetStore
 from tracekit.target import Target
-from tracekit.wording import plural, safe, seconds, share
-
-Row = Mapping[str, Any]
+from tracekit.wording import safe, seconds, share
 
 SITE_MARK = "tracekit-site.json"
-MAX_ROWS = 2_000
-"""Rows of a table of places or runs: the worst, or the last, come first."""
-PAGES = (
-    ("index.html", "Fleet"),
-    ("hosts.html", "Hosts"),
-    ("gpus.html", "GPUs"),
-    ("links.html", "Ports"),
-)
-_PLACES = (
-    ("host", "hosts.html", "Hosts"),
-    ("gpu", "gpus.html", "GPUs"),
-    ("link", "links.html", "Ports"),
-)
 
 
 def write_site(store: FleetStore, lake: Path | str, folder: Path, day: str) -> list[str]:
     """Write the pages of what is known at a date; their names. StoreError where the folder holds
     something that is no site."""
-    known = _known(folder)
+    earlier = _earlier(folder)
     first = (date.fromisoformat(day) - timedelta(days=Limits().window_days - 1)).isoformat()
     night = judged(store, day, Rolled())
     jobs = store.rows("job", first, day)
     changes = {f.family: f for r in night.regressions for f in r.families}
-    pages = {"index.html": _index(night, store.rows("budget", first, day), jobs, changes)}
-    for family, runs in _families(jobs).items():
-        pages[_family_page(family)] = _family(family, runs, changes.get(family), lake, night)
-    offending = {(o.kind, o.name) for o in night.offenders}
-    for kind, name, title in _PLACES:
-        rows = store.rows(kind, first, day)
-        pages[name] = _places(kind, title, rows, offending, night)
+    families = _families(jobs)
+    pages = {}
+    for family, runs in families.items():
+        pages[page_name("family", family)] = _family(family, runs, changes.get(family), lake, night)
+    findings: dict[str, list[Row]] = defaultdict(list)
+    for row in store.rows("finding", first, day):
+        findings[row["run"]].append(row)
+    known = Known(
+        night=night,
+        lake=lake,
+        jobs={job["run"]: job for job in jobs},
+        findings=findings,
+        family_pages={family: page_name("family", family) for family in families},
+    )
+    pages |= place_pages({kind: store.rows(kind, first, day) for kind, _, _ in KINDS}, known)
+    named = [
+        (page_name(o.kind, o.name), f"{summary.NOUNS[o.kind]} {safe(o.name)}")
+        for o in night.offenders
+    ]
+    pages["index.html"] = _index(
+        night, store.rows("budget", first, day), jobs, changes, [n for n in named if n[0] in pages]
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / SITE_MARK, json.dumps({"pages": sorted({*known, *pages})}) + "\n")
+    _replace(folder / SITE_MARK, json.dumps({"pages": sorted({*earlier, *pages})}) + "\n")
     for name, text in pages.items():
         _replace(folder / name, text)
-    for name in known - set(pages):
+    for name in earlier - set(pages):
         (folder / name).unlink(missing_ok=True)
     _replace(folder / SITE_MARK, json.dumps({"pages": sorted(pages)}) + "\n")
     return sorted(pages)
 
 
-def _known(folder: Path) -> set[str]:
+def _earlier(folder: Path) -> set[str]:
     """Pages of an earlier site."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return set()
@@ -91,29 +92,14 @@ def _replace(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def _page(title: str, night: Night, sections: Sequence[Mapping[str, Any]]) -> str:
-    from tracekit.report.html import render
-
-    empty = {"texts": (), "figure": None, "links": (), "columns": (), "rows": ()}
-    about = f"{plural(night.quality.jobs_count, 'run')} on {night.date}; four weeks until then"
-    shown = [{**empty, **s} for s in sections if any(s.get(part) for part in empty)]
-    return render("site.html.j2", title=title, about=about, pages=PAGES, sections=shown)
-
-
-def _figure(drawing: Any, name: str) -> dict[str, Any] | None:
-    from markupsafe import Markup
-
-    from tracekit.dashboards import look
-
-    if drawing is None:
-        return None
-    svg = Markup(look.inline_svg(drawing.figure, name))  # noqa: S704 - look made it, escaped
-    return {"says": drawing.says, "svg": svg}
-
-
 def _index(
-    night: Night, budget: Sequence[Row], jobs: Sequence[Row], changes: Mapping[str, FamilyChange]
+    night: Night,
+    budget: Sequence[Row],
+    jobs: Sequence[Row],
+    changes: Mapping[str, FamilyChange],
+    offending: Sequence[tuple[str, str]],
 ) -> str:
+    """The first page; ``offending`` are the pages of offenders and their names."""
     from tracekit.dashboards import fleet_figures, look
 
     parts = [
@@ -122,7 +108,7 @@ def _index(
         if p["part"] != "floor" and (hours := p["gpu_hours_per_day"]) > 0
     ]
     with look.style():
-        drawn = _figure(fleet_figures.losses(parts, {p["date"] for p in budget}), "losses")
+        drawn = figure(fleet_figures.losses(parts, {p["date"] for p in budget}), "losses")
     rows = []
     for family, runs in sorted(_families(jobs).items()):
         last = runs[-1]
@@ -138,15 +124,20 @@ def _index(
             ]
         )
     links = [
-        (_family_page(f), f"{safe(runs[-1]['job_name'] or '-')} ({f[:12]})")
+        (page_name("family", f), f"{safe(runs[-1]['job_name'] or '-')} ({f[:12]})")
         for f, runs in sorted(_families(jobs).items())
     ]
     columns = [("Job", "name"), ("Family", ""), ("Runs", "n"), ("Last step", "n")]
-    return _page(
+    return page(
         "Fleet",
         night,
         [
-            {"name": "night", "title": f"Night of {night.date}", "texts": summary.sentences(night)},
+            {
+                "name": "night",
+                "title": f"Night of {night.date}",
+                "texts": summary.sentences(night),
+                "links": offending,
+            },
             {"name": "losses", "title": "What the nights lost", "figure": drawn},
             {"name": "data", "title": "What was not seen", "texts": summary.data_lines(night)},
             {
@@ -175,10 +166,6 @@ def _families(jobs: Iterable[Row]) -> dict[str, list[Row]]:
     return dict(found)
 
 
-def _family_page(family: str) -> str:
-    return f"family-{hashlib.sha256(family.encode()).hexdigest()[:16]}.html"
-
-
 _RUN_COLUMNS = (
     ("Date", ""),
     ("Run", "name"),
@@ -198,7 +185,7 @@ def _family(
         for j in runs
     ]
     with look.style():
-        drawn = _figure(fleet_figures.trend(points, change.date if change else None), "trend")
+        drawn = figure(fleet_figures.trend(points, change.date if change else None), "trend")
     rows = [
         [
             j["date"],
@@ -211,7 +198,7 @@ def _family(
     ]
     said = [summary.family_sentence(change)] if change else []
     last = Target((f"{lake}/runs/{runs[-1]['run']}",))
-    return _page(
+    return page(
         safe(runs[-1]["job_name"] or family),
         night,
         [
@@ -223,44 +210,5 @@ def _family(
                 "columns": _RUN_COLUMNS,
                 "rows": rows,
             },
-        ],
-    )
-
-
-def _places(
-    kind: str, title: str, rows: Iterable[Row], offending: set[tuple[str, str]], night: Night
-) -> str:
-    runs: dict[str, int] = defaultdict(int)
-    bad: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        runs[row[kind]] += 1
-        if row["rules"]:
-            bad[row[kind]].append(row)
-    order = sorted(runs, key=lambda n: ((kind, n) not in offending, -len(bad[n]) / runs[n], n))
-    shown = [
-        [
-            safe(name),
-            "stands out" if (kind, name) in offending else "",
-            (str(runs[name]), runs[name]),
-            (str(len(bad[name])), len(bad[name])),
-            (share(len(bad[name]) / runs[name]), len(bad[name]) / runs[name]),
-            ", ".join(sorted({rule for row in bad[name] for rule in row["rules"]})),
-            max((row["date"] for row in bad[name]), default=""),
-        ]
-        for name in order[:MAX_ROWS]
-    ]
-    columns = [("Name", "name"), ("", ""), ("Runs", "n"), ("With findings", "n"), ("Share", "n")]
-    left = len(order) - MAX_ROWS
-    return _page(
-        title,
-        night,
-        [
-            {
-                "name": kind,
-                "title": title,
-                "texts": [f"And {left:,} more, with fewer."] if left > 0 else [],
-                "columns": [*columns, ("Rules", ""), ("Last", "")],
-                "rows": shown,
-            }
         ],
     )

@@ -29,7 +29,7 @@ def to_text(night: Night, lake: Path | str) -> str:
     parts = [_head(night)]
     parts += [("NEW       " if r.is_new else "STANDING  ") + _regression(r) for r in _sorted(night)]
     for one in sorted(night.offenders, key=lambda o: not o.is_new):
-        parts.append(("NEW       " if one.is_new else "STANDING  ") + _offender(one))
+        parts.append(("NEW       " if one.is_new else "STANDING  ") + offender_sentence(one))
     if not night.regressions and not night.offenders:
         parts.append("Nothing got slower, and no host, GPU or port stands out.")
     parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
@@ -48,7 +48,9 @@ def to_markdown(night: Night, lake: Path | str) -> str:
     for r in _sorted(night):
         lines.append(f"- **{'new' if r.is_new else 'standing'}** {escaped(_regression(r))}")
     for one in sorted(night.offenders, key=lambda o: not o.is_new):
-        lines.append(f"- **{'new' if one.is_new else 'standing'}** {escaped(_offender(one))}")
+        lines.append(
+            f"- **{'new' if one.is_new else 'standing'}** {escaped(offender_sentence(one))}"
+        )
     if not night.regressions and not night.offenders:
         lines.append("Nothing got slower, and no host, GPU or port stands out.")
     lines += [f"- lost: {escaped(line)}" for line in _losses(night)]
@@ -69,7 +71,10 @@ def sentences(night: Night) -> list[str]:
     """What got slower and who stands out, a sentence or two each; or that nothing does."""
     told = [
         *((r.is_new, _regression(r)) for r in _sorted(night)),
-        *((o.is_new, _offender(o)) for o in sorted(night.offenders, key=lambda o: not o.is_new)),
+        *(
+            (o.is_new, offender_sentence(o))
+            for o in sorted(night.offenders, key=lambda o: not o.is_new)
+        ),
     ]
     if not told:
         return ["Nothing got slower, and no host, GPU or port stands out."]
@@ -128,7 +133,8 @@ def _regression(one: Regression) -> str:
     return head + (f" {'; '.join(hints).capitalize()}." if hints else " No version changed.")
 
 
-def _offender(one: Offender) -> str:
+def offender_sentence(one: Offender) -> str:
+    """On how many of its runs findings lie, and how unlike its peers that is."""
     cost = ""
     if one.gpu_hours_per_day is not None:
         cost = f", up to {one.gpu_hours_per_day:,.0f} GPU-hours a day"

@@ -1,0 +1,55 @@
+"""What pages of a site share: their frame, their names, links between them, figures in them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tracekit.fleet.night import Night
+from tracekit.wording import plural
+
+Row = Mapping[str, Any]
+
+MAX_ROWS = 2_000
+"""Rows of a table of places or runs: the worst, or the last, come first."""
+PAGES = (
+    ("index.html", "Fleet"),
+    ("hosts.html", "Hosts"),
+    ("gpus.html", "GPUs"),
+    ("links.html", "Ports"),
+)
+
+
+def page(title: str, night: Night, sections: Sequence[Mapping[str, Any]]) -> str:
+    """A page of sections, of which those that hold nothing are left out."""
+    from tracekit.report.html import render
+
+    empty = {"texts": (), "figure": None, "links": (), "columns": (), "rows": ()}
+    about = f"{plural(night.quality.jobs_count, 'run')} on {night.date}; four weeks until then"
+    shown = [{**empty, **s} for s in sections if any(s.get(part) for part in empty)]
+    return render("site.html.j2", title=title, about=about, pages=PAGES, sections=shown)
+
+
+def figure(drawing: Any, name: str) -> dict[str, Any] | None:
+    """A drawing as a page shows it."""
+    from markupsafe import Markup
+
+    from tracekit.dashboards import look
+
+    if drawing is None:
+        return None
+    svg = Markup(look.inline_svg(drawing.figure, name))  # noqa: S704 - look made it, escaped
+    return {"says": drawing.says, "svg": svg}
+
+
+def linked(target: str | None, text: str) -> str:
+    """A cell that leads to a page of the site, or its text alone."""
+    from markupsafe import Markup
+
+    return Markup('<a href="{}">{}</a>').format(target, text) if target else text
+
+
+def page_name(kind: str, name: str) -> str:
+    """The file of a family's or a place's page: names from files do not name files."""
+    return f"{kind}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}.html"

@@ -1,0 +1,226 @@
+"""Pages of places: all hosts, GPUs and ports in a table, and each with findings on its own page."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracekit.fleet import summary
+from tracekit.fleet.night import Night
+from tracekit.fleet.offenders import Offender
+from tracekit.fleet.pages import MAX_ROWS, Row, figure, linked, page, page_name
+from tracekit.target import Target
+from tracekit.wording import plural, safe, share
+
+KINDS = (
+    ("host", "hosts.html", "Hosts"),
+    ("gpu", "gpus.html", "GPUs"),
+    ("link", "links.html", "Ports"),
+)
+MAX_PLACE_PAGES = 100
+"""Places of a kind with a page of their own: the first of the table, on which findings lie. A
+figure takes a tenth of a second, and a fleet may have a hundred thousand GPUs."""
+MAX_PLACE_ROWS = 500
+"""Runs that the page of one place lists: the last."""
+_SCOPES = {"host": "hosts", "link": "links"}
+"""Column of the table ``finding`` that has places by the names that their tables use. A GPU may
+stand there as its counters name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    kind: str
+    name: str
+    runs: tuple[Row, ...]
+    """Its rows, in the order in which they ran, by date."""
+    offender: Offender | None
+
+    @property
+    def bad(self) -> tuple[Row, ...]:
+        return tuple(r for r in self.runs if r["rules"])
+
+    @property
+    def bad_ratio(self) -> float:
+        return len(self.bad) / len(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What pages of places tell beside the places' own rows."""
+
+    night: Night
+    lake: Path | str
+    jobs: Mapping[str, Row]
+    """Rows of the table ``job`` by run."""
+    findings: Mapping[str, Sequence[Row]]
+    """Rows of the table ``finding`` by run."""
+    family_pages: Mapping[str, str]
+    """Page of each family that has one."""
+
+
+def place_pages(tables: Mapping[str, Iterable[Row]], known: Known) -> dict[str, str]:
+    """Pages by name: of each kind its table, and those of places on which findings lie."""
+    found = {kind: _places(kind, tables[kind], known.night) for kind, _, _ in KINDS}
+    own = {
+        (p.kind, p.name): page_name(p.kind, p.name)
+        for places in found.values()
+        for p in [p for p in places if p.bad][:MAX_PLACE_PAGES]
+    }
+    gpus = [g for g in found["gpu"] if ("gpu", g.name) in own]
+    pages = {}
+    for kind, name, title in KINDS:
+        pages[name] = _listed(kind, title, found[kind], own, known)
+        for place in found[kind]:
+            if (kind, place.name) in own:
+                pages[own[kind, place.name]] = _place_page(place, gpus, own, known)
+    return pages
+
+
+def _places(kind: str, rows: Iterable[Row], night: Night) -> list[_Place]:
+    """Who stands out comes first, then whoever has findings in most of its runs."""
+    offending = {o.name: o for o in night.offenders if o.kind == kind}
+    runs: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        runs[row[kind]].append(row)
+    found = [
+        _Place(kind, n, tuple(sorted(r, key=lambda x: (x["date"], x["run"]))), offending.get(n))
+        for n, r in runs.items()
+    ]
+    return sorted(found, key=lambda p: (p.offender is None, -p.bad_ratio, p.name))
+
+
+def _listed(
+    kind: str,
+    title: str,
+    places: Sequence[_Place],
+    own: Mapping[tuple[str, str], str],
+    known: Known,
+) -> str:
+    rows = [
+        [
+            linked(own.get((kind, p.name)), safe(p.name)),
+            "stands out" if p.offender else "",
+            (str(len(p.runs)), len(p.runs)),
+            (str(len(p.bad)), len(p.bad)),
+            (share(p.bad_ratio), p.bad_ratio),
+            ", ".join(sorted({rule for row in p.bad for rule in row["rules"]})),
+            p.bad[-1]["date"] if p.bad else "",
+        ]
+        for p in places[:MAX_ROWS]
+    ]
+    columns = [("Name", "name"), ("", ""), ("Runs", "n"), ("With findings", "n"), ("Share", "n")]
+    left = len(places) - MAX_ROWS
+    texts = [f"And {left:,} more, with fewer."] if left > 0 else []
+    unpaged = sum(bool(p.bad) for p in places) - sum(k == kind for k, _ in own)
+    if unpaged > 0:
+        texts.append(
+            f"The first {MAX_PLACE_PAGES} with findings have a page of their own; "
+            f"{unpaged:,} more have findings."
+        )
+    section = {
+        "name": kind,
+        "title": title,
+        "texts": texts,
+        "columns": [*columns, ("Rules", ""), ("Last", "")],
+        "rows": rows,
+    }
+    return page(title, known.night, [section])
+
+
+_RUN_COLUMNS = (
+    ("Date", ""),
+    ("Run", "name"),
+    ("Job", "name"),
+    ("Rules", ""),
+    ("Finding", "text"),
+    ("GPU-hours a day", "n"),
+)
+
+
+def _place_page(
+    place: _Place, gpus: Sequence[_Place], own: Mapping[tuple[str, str], str], known: Known
+) -> str:
+    from tracekit.dashboards import fleet_figures, look
+
+    one = place.offender
+    nights = {job["date"] for job in known.jobs.values()}
+    points = [{"date": r["date"], "is_bad": bool(r["rules"])} for r in place.runs]
+    with look.style():
+        drawn = fleet_figures.place_runs(points, nights, one.since if one else None)
+        shown = figure(drawn, "trend")
+    last = Target((f"{known.lake}/runs/{place.bad[-1]['run']}",))
+    texts = [f"The last report with a finding on it: {last.command('diagnose')}"]
+    left = len(place.runs) - MAX_PLACE_ROWS
+    if left > 0:
+        texts.append(f"And {plural(left, 'earlier run')}.")
+    return page(
+        f"{summary.NOUNS[place.kind]} {safe(place.name)}",
+        known.night,
+        [
+            {
+                "name": "trend",
+                "title": "Runs on it",
+                "texts": [summary.offender_sentence(one)] if one else [],
+                "figure": shown,
+            },
+            {
+                "name": "around",
+                "title": "Its host" if place.kind == "gpu" else "Its GPUs with findings",
+                "links": _around(place, gpus, own),
+            },
+            {
+                "name": "runs",
+                "title": "Runs",
+                "texts": texts,
+                "columns": _RUN_COLUMNS,
+                "rows": [_run_row(place, r, known) for r in place.runs[-MAX_PLACE_ROWS:][::-1]],
+            },
+        ],
+    )
+
+
+def _around(
+    place: _Place, gpus: Iterable[_Place], own: Mapping[tuple[str, str], str]
+) -> list[tuple[str, str]]:
+    """Pages of a GPU's host, or of a host's GPUs. A port's node may be a switch."""
+    if place.kind == "gpu":
+        hosts = sorted({r["host"] for r in place.runs if ("host", r["host"]) in own})
+        return [(own["host", h], f"Host {safe(h)}") for h in hosts]
+    if place.kind == "host":
+        here = [g.name for g in gpus if any(r["host"] == place.name for r in g.runs)]
+        return [(own["gpu", name], f"GPU {safe(name)}") for name in here]
+    return []
+
+
+def _run_row(place: _Place, row: Row, known: Known) -> list[Any]:
+    job = known.jobs.get(row["run"], {})
+    family = known.family_pages.get(job.get("family") or "")
+    cost = row["gpu_hours_per_day"]
+    return [
+        row["date"],
+        safe(row["run"]),
+        linked(family, safe(job.get("job_name") or "-")),
+        ", ".join(row["rules"]),
+        " ".join(_sentences(place, row, known.findings.get(row["run"], ()))),
+        (f"{cost:,.1f}", cost) if cost is not None else "",
+    ]
+
+
+def _sentences(place: _Place, row: Row, findings: Iterable[Row]) -> list[str]:
+    """What the run's findings say of this place; nothing where it is not sure which are of it."""
+    by_rule: dict[str, list[Row]] = defaultdict(list)
+    for each in findings:
+        if each["rule"] in row["rules"] and not each["is_explained"] and each["severity"] != "note":
+            by_rule[each["rule"]].append(each)
+    scope = _SCOPES.get(place.kind)
+    told = []
+    for rule in row["rules"]:
+        of_rule = by_rule[rule]
+        if scope is not None:
+            told += [f for f in of_rule if place.name in (f[scope] or ())]
+        elif len(of_rule) == 1:
+            told += of_rule
+    return [safe(f["summary"]) for f in told if f["summary"]]

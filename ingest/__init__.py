@@ -25,6 +25,7 @@ from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, JOB_LOG, RAS, TESTS_JSON, NcclIngestor
 from tracekit.ingest.nsys import NsysIngestor
 from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
+from tracekit.ingest.schedulers import SCHEDULERS
 from tracekit.ingest.trackers import TRACKERS
 
 __all__ = [
@@ -51,6 +52,7 @@ INGESTORS: tuple[Ingestor, ...] = (
     INSPECTOR,
     RAS,
     TESTS_JSON,
+    *SCHEDULERS,
     *FAMILIES,
     *TRACKERS,  # behind the counters, whose tables may have a column of steps beside them
     JOB_LOG,  # last: it takes any log that nobody knows

@@ -278,7 +278,7 @@ class FailureReader:
         kept = [f"rank={int(rank[1])}", f"local_rank={int(rank[2])}"]
         kept += [*_host(entry.given.get("host", b"")), *_ended(code[1]), f"pid={int(code[2])}"]
         kept += ["is_root=1"] if entry.is_root else []
-        at = _moment(entry.given.get("time", b""))
+        at = local_moment(entry.given.get("time", b""))
         self._add(entry.place, "worker-failed", kept, at, is_said_after=True)
 
     def _slurm(self, place: int, found: re.Match[bytes]) -> None:
@@ -287,7 +287,7 @@ class FailureReader:
             self._add(place, "task-ended", [*_host(found[1] or b""), *ends], is_said_after=True)
             return
         why = (found[4] or b"").strip().lower().decode() or "cancelled"
-        told, at = [*_host(found[2]), f"why={why}"], _moment(found[3])
+        told, at = [*_host(found[2]), f"why={why}"], local_moment(found[3])
         self._add(place, "job-cancelled", told, at, is_said_after=True)
 
     # --- the end --------------------------------------------------------------------------------
@@ -386,16 +386,17 @@ def _host(name: bytes) -> list[str]:
 def _ended(code: bytes) -> list[str]:
     """Exit code, or the signal's number where it is negative."""
     number = int(code)
-    return [f"exit_code={number}"] if number >= 0 else [f"signal={_signal(-number)}"]
+    return [f"exit_code={number}"] if number >= 0 else [ended_by_signal(-number)]
 
 
-def _signal(number: int) -> str:
+def ended_by_signal(number: int) -> str:
+    """The field that names a signal: ``signal=SIGKILL``, or its number where it has no name."""
     import signal
 
     try:
-        return signal.Signals(number).name
+        return f"signal={signal.Signals(number).name}"
     except ValueError:
-        return str(number)
+        return f"signal={number}"
 
 
 def _how(text: bytes) -> list[str]:
@@ -409,7 +410,7 @@ def _how(text: bytes) -> list[str]:
     return []
 
 
-def _moment(text: bytes) -> int | None:
+def local_moment(text: bytes) -> int | None:
     """ns as if in UTC of a time without a zone."""
     found = _ENTRY_TIME.match(text.replace(b"T", b"_"))
     if found is None:

@@ -5,6 +5,8 @@
 -- task that ended after its step was cancelled, without an exception, is left out: the end of the
 -- step is why. Left out is also an exception behind which the same start of the loop reports two
 -- steps before anything is seen to end: it was caught, since ranks that lost another report one.
+-- Last stands what a scheduler ended the job for, where its records are of one job: the last of
+-- them. Which launch an earlier one ended, or which of several jobs this is, they do not say.
 --
 -- reads: log_event, job_step, logged_step
 -- needs: log_event
@@ -28,6 +30,8 @@
 -- column: is_root BOOLEAN : Whether its launcher calls it the first failure.
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
+-- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
+--     cancelled, preempted, deadline, node failure, out of memory; null: this is a process.
 -- column: source_id INTEGER : File.
 -- column: place BIGINT : First line that tells of it.
 WITH
@@ -211,48 +215,110 @@ WITH
         WHERE code = 'job-cancelled'
         GROUP BY source_id
     ),
+    job_states AS (
+        SELECT
+            source_id,
+            place,
+            time_ns,
+            map_from_entries(list_distinct([
+                {'k': split_part(f, '=', 1), 'v': f[strpos(f, '=') + 1 :]} FOR f IN fields
+            ])) AS said
+        FROM log_event
+        WHERE
+            code = 'job-state'
+            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+    ),
+    scheduled AS (
+        SELECT source_id, place, time_ns, said['why'] AS why, said['host'] AS host
+        FROM job_states
+        -- What has not ended has no time, and is later than what has.
+        QUALIFY
+            min(said['job']) OVER () = max(said['job']) OVER ()
+            AND row_number() OVER (ORDER BY time_ns DESC NULLS FIRST, place DESC, source_id) = 1
+    ),
     last_steps AS (
         SELECT source_id, max(place) AS place
         FROM job_step
         GROUP BY source_id
+    ),
+    told AS (
+        SELECT
+            f.launch,
+            f.rank,
+            f.local_rank,
+            f.task,
+            f.host,
+            f.time_ns,
+            if(f.signal IS NULL, f.exit_code, NULL) AS exit_code,
+            f.signal,
+            f.exception,
+            f.says,
+            f.file,
+            f.line,
+            f.function,
+            CASE
+                WHEN f.memory_of IS NOT NULL THEN 'nothing'
+                -- An exception that it had before it was terminated says more than the signal.
+                WHEN f.says IN ('peer_lost', 'timeout') THEN f.says
+                WHEN f.exception = 'KeyboardInterrupt' THEN 'terminated'
+                WHEN f.exception IS NOT NULL THEN 'nothing'
+                WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)
+                    THEN 'terminated'
+                ELSE 'nothing'
+            END AS follows,
+            f.is_root,
+            f.memory_of,
+            coalesce(last_steps.place > f.place, false) AS is_resumed,
+            NULL AS scheduler,
+            f.source_id,
+            f.place
+        FROM filled AS f
+        LEFT JOIN last_steps USING (source_id)
+        LEFT JOIN cancelled USING (source_id)
+        -- How a task ended after its step was cancelled says nothing of itself.
+        WHERE
+            f.task IS NULL
+            OR cancelled.place IS NULL
+            OR cancelled.place > f.place
+            OR f.exception IS NOT NULL
+            OR f.memory_of IS NOT NULL
+            OR coalesce(f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143), false)
     )
 SELECT
-    f.launch,
-    f.rank,
-    f.local_rank,
-    f.task,
-    f.host,
-    f.time_ns,
-    if(f.signal IS NULL, f.exit_code, NULL) AS exit_code,
-    f.signal,
-    f.exception,
-    f.says,
-    f.file,
-    f.line,
-    f.function,
-    CASE
-        WHEN f.memory_of IS NOT NULL THEN 'nothing'
-        -- An exception that it had before it was terminated says more than the signal.
-        WHEN f.says IN ('peer_lost', 'timeout') THEN f.says
-        WHEN f.exception = 'KeyboardInterrupt' THEN 'terminated'
-        WHEN f.exception IS NOT NULL THEN 'nothing'
-        WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143) THEN 'terminated'
-        ELSE 'nothing'
-    END AS follows,
-    f.is_root,
-    f.memory_of,
-    coalesce(last_steps.place > f.place, false) AS is_resumed,
-    f.source_id,
-    f.place
-FROM filled AS f
-LEFT JOIN last_steps USING (source_id)
-LEFT JOIN cancelled USING (source_id)
--- How a task ended after its step was cancelled says nothing of itself.
-WHERE
-    f.task IS NULL
-    OR cancelled.place IS NULL
-    OR cancelled.place > f.place
-    OR f.exception IS NOT NULL
-    OR f.memory_of IS NOT NULL
-    OR coalesce(f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143), false)
-ORDER BY f.launch, f.rank, f.source_id, f.place;
+    launch,
+    rank,
+    local_rank,
+    task,
+    host,
+    time_ns,
+    exit_code,
+    signal,
+    exception,
+    says,
+    file,
+    line,
+    function,
+    follows,
+    is_root,
+    memory_of,
+    is_resumed,
+    scheduler,
+    source_id,
+    place
+FROM (
+    FROM told
+    UNION ALL BY NAME
+    SELECT
+        (SELECT coalesce(max(launch + CAST(is_resumed AS INTEGER)), 1) FROM told) AS launch,
+        host,
+        time_ns,
+        'nothing' AS follows,
+        false AS is_root,
+        false AS is_resumed,
+        why AS scheduler,
+        source_id,
+        place
+    FROM scheduled
+    WHERE why IS NOT NULL
+)
+ORDER BY launch, rank, source_id, place;

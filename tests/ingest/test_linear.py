@@ -111,7 +111,7 @@ def test_a_pattern_that_takes_the_square_is_found() -> None:
 
 
 WORDS = ("a", "0", "a.", "a:1:1 ", " NCCL INFO ", "h:1:1 [0] NCCL INFO ", "{", "[rank0] ", "\x1b[")
-READERS = ("nccl", "job_log", "nccl_ras", "nccl_inspector")
+READERS = ("nccl", "job_log", "nccl_ras", "nccl_inspector", "slurm_jobs")
 
 
 @pytest.mark.parametrize("reader", READERS)

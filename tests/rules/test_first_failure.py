@@ -13,7 +13,7 @@ from tracekit.rules.base import Facts, JobFacts, RuleOutcome
 Row = dict[str, Any]
 BASE: Row = dict.fromkeys(
     ("rank", "local_rank", "task", "host", "time_ns", "exit_code", "signal", "exception", "says",
-     "file", "line", "function", "memory_of")
+     "file", "line", "function", "memory_of", "scheduler")
 ) | {"launch": 1, "is_root": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
 
 
@@ -127,3 +127,71 @@ def test_a_log_without_a_failure_is_fine_and_without_a_log_nothing_is_known() ->
     assert [n.rule for n in asked().not_checked] == ["first-failure"]
     traces = Facts(job=JobFacts(hosts={0: "a"}))
     assert [n.rule for n in rule("first-failure").run(traces).not_checked] == ["first-failure"]
+
+
+def scheduled(why: str, **more: Any) -> Row:
+    return failed(None, scheduler=why, source_id=7, place=2) | more
+
+
+OUTSIDE = ("time limit", "deadline", "cancelled", "preempted")
+
+
+@pytest.mark.parametrize("why", [*OUTSIDE, "node failure"])
+@pytest.mark.parametrize(
+    "how",
+    [{"signal": "SIGKILL", "is_root": True}, {"exit_code": 137}, {"task": "3", "exit_code": 1}],
+)
+def test_what_a_scheduler_ended_accuses_no_process(why: str, how: Row) -> None:
+    (finding,) = found(failed(1, **how), ended(0), scheduled(why))
+    assert (finding.scope.ranks, finding.scope.hosts) == ((), ())
+    assert "may only have followed" in finding.summary
+    (alone,) = found(failed(1, **how), ended(0))  # without the scheduler's word it is named
+    assert alone.scope.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"exception": "ValueError"}, {"signal": "SIGSEGV"}, {"exit_code": 3},
+     {"signal": "SIGKILL", "memory_of": "cgroup"}],
+)  # fmt: skip
+def test_what_no_scheduler_sends_still_failed_first(how: Row) -> None:
+    (finding,) = found(failed(1, **how), ended(0), scheduled("cancelled"))
+    assert finding.scope.ranks == (1,)
+    assert "was cancelled" in finding.summary
+
+
+def test_a_failed_node_is_named_where_the_scheduler_names_it() -> None:
+    lost = failed(1, "peer_lost", exception="RuntimeError")
+    (finding,) = found(lost, scheduled("node failure", host="gpu-3"))
+    assert (finding.scope.hosts, finding.owner) == (("gpu-3",), "hardware")
+    assert finding.severity == Severity.CRITICAL
+    (ended_by_hand,) = found(scheduled("cancelled", host="gpu-3"))
+    assert ended_by_hand.scope.hosts == ()
+    assert ended_by_hand.severity == Severity.MINOR
+
+
+@pytest.mark.parametrize("why", OUTSIDE)
+def test_a_peer_that_was_lost_before_is_not_explained_by_the_end(why: str) -> None:
+    lost = [failed(r, "timeout", exception="RuntimeError") for r in range(2)]
+    (finding,) = found(*lost, scheduled(why))
+    assert finding.scope.ranks == ()
+    assert "does not say so" in finding.summary
+    assert "scheduler says" in finding.summary
+
+
+def test_memory_that_ran_out_names_the_process_that_was_killed() -> None:
+    (finding,) = found(failed(1, signal="SIGKILL"), ended(0), scheduled("out of memory", host="n"))
+    assert finding.scope.ranks == (1,)
+    assert "memory ran out in one of its steps" in finding.summary
+    killed = failed(1, signal="SIGKILL", memory_of="host", is_resumed=True)
+    (by_kernel,) = found(killed, scheduled("out of memory", launch=2))
+    assert by_kernel.scope.ranks == (1,)
+    (alone,) = found(scheduled("out of memory", host="n"))
+    assert (alone.scope.hosts, alone.severity) == (("n",), Severity.MAJOR)
+
+
+def test_an_earlier_launch_is_judged_without_the_scheduler() -> None:
+    outlived = failed(1, signal="SIGKILL", is_resumed=True)
+    last, before = found(outlived, scheduled("time limit", launch=2))
+    assert last.scope.ranks == ()
+    assert (before.scope.ranks, before.severity) == ((1,), Severity.MAJOR)

@@ -6,7 +6,8 @@ What it means
 How it shows
     Of the processes that a launch's logs tell of, one ended on its own: by an exception that is no
     loss of a peer, by a signal that its launcher did not send, or with an exit code of its own.
-    Where several did, the one that its launcher saw first.
+    Where several did, the one that its launcher saw first. Where none did, what the scheduler
+    says of it: its time limit, a node that failed, memory that ran out, somebody's word.
 
 Why it hurts
     Whoever looks at the last lines of a log looks at the victims: they print most.
@@ -18,11 +19,15 @@ Remedy
 When this is wrong
     A rank whose connection broke because of the network loses its peer first and says so like any
     victim: then nobody is named. Logs of some hosts may be missing, the failed one's among them.
-    Times of launchers have whole seconds.
+    Times of launchers have whole seconds. Of a job that its scheduler ended (time limit,
+    cancelled, preempted, a node that failed) no process is named that a signal ended, also where
+    that came before; which node failed is known only where the scheduler names it, or where the
+    job had one.
 
 Source
     PyTorch, torch/distributed/elastic/multiprocessing/errors (the summary of failures); real logs
-    of torchrun 2.13 in fixtures/logs; Slurm, slurmstepd and srun; Linux, mm/oom_kill.c.
+    of torchrun 2.13 in fixtures/logs; Slurm, slurmstepd, srun,
+    sacct(1) and scontrol(1) of 23.11; Linux, mm/oom_kill.c.
 """
 
 from __future__ import annotations
@@ -36,11 +41,25 @@ from tracekit.wording import ranges, safe, sentence
 
 NEEDS = "the output of the job's launcher or scheduler to its end"
 _OWN = "nothing"
+_OUT_OF_MEMORY, _NODE_FAILURE = "out of memory", "node failure"
+_ENDED_FOR = {
+    "time limit": "its time limit was reached",
+    "deadline": "its deadline was reached",
+    "cancelled": "it was cancelled",
+    "preempted": "it was preempted by another job",
+    _NODE_FAILURE: "a node failed",
+    _OUT_OF_MEMORY: "memory ran out in one of its steps",
+}
+_LEAST = {_NODE_FAILURE: Severity.CRITICAL, _OUT_OF_MEMORY: Severity.MAJOR}
+_SENT = frozenset(("SIGKILL", "SIGTERM", "SIGINT"))
+"""What a scheduler ends processes by; a shell reports these as 128 and the signal's number."""
+_SENT_CODES = frozenset((130, 137, 143))
 _WORDS = {
     "gpu_memory": "GPU memory ran out",
     "host_memory": "host memory ran out",
     "disk_full": "no space was left on a device",
 }
+_MORE_MEMORY = "find what took the memory (workers, caches, pinned copies), or raise the limit"
 _OWNERS: dict[str, Owner] = {
     "host_memory": "platform", "disk_full": "platform", "gpu_memory": "model",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
@@ -53,18 +72,28 @@ class FirstFailureThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
     """The process of each launch that ended on its own, before the others."""
-    rows = facts.of("failures")
-    if not rows:
+    told = facts.of("failures")
+    rows = [row for row in told if row["scheduler"] is None]
+    scheduled = next((row for row in told if row["scheduler"] is not None), None)
+    is_memory = scheduled is not None and scheduled["scheduler"] == _OUT_OF_MEMORY
+    if is_memory and any(row["memory_of"] for row in rows):
+        scheduled, told = None, rows  # the kernel named the process
+    if not told:
         if facts.of("job_step_summary"):
             return RuleOutcome()  # a log, and no failure in it
         return facts.lacking(NEEDS)
+    last = max(row["launch"] for row in told)
     findings: dict[str, Finding] = {}
-    last = max(row["launch"] for row in rows)
-    for launch in sorted({row["launch"] for row in rows}, reverse=True):
+    for launch in sorted({row["launch"] for row in told}, reverse=True):
         of_launch = [row for row in rows if row["launch"] == launch]
-        firsts = _firsts(of_launch)
+        by = scheduled if launch == last else None
+        firsts = _firsts([row for row in of_launch if not _is_sent(row, by)])
         ended = any(not row["is_resumed"] for row in firsts) and launch == last
-        finding = _finding(facts, firsts, of_launch, launch=launch, last=last, ended=ended)
+        finding = (
+            _scheduled(facts, by, of_launch)
+            if by is not None and not firsts and _explains(by, of_launch)
+            else _finding(facts, firsts, of_launch, by, launch=launch, last=last, ended=ended)
+        )
         if finding is not None:
             findings.setdefault(finding.id, finding)  # the same again and again: the last counts
     return RuleOutcome(findings=tuple(findings.values()))
@@ -82,12 +111,91 @@ def _firsts(rows: Sequence[Row]) -> list[Row]:
     return [min((r for r in seen if r["source_id"] == f), key=_place) for f in sorted(files)]
 
 
+def _is_sent(row: Row, by: Row | None) -> bool:
+    """Whether the scheduler may have sent what ended a process of the job's last launch."""
+    return bool(
+        by is not None
+        and by["scheduler"] != _OUT_OF_MEMORY  # there the kernel chose
+        and not row["is_resumed"]
+        and row["exception"] is None
+        and row["memory_of"] is None
+        # What a task exits with is up to how its program takes a termination.
+        and (row["task"] or row["signal"] in _SENT or row["exit_code"] in _SENT_CODES)
+    )
+
+
+def _explains(by: Row, rows: list[Row]) -> bool:
+    """Whether that ended the processes: one that lost a peer or waited in vain did so before the
+    job was ended from outside, but after a node failed or memory ran out."""
+    is_fault = by["scheduler"] in (_NODE_FAILURE, _OUT_OF_MEMORY)
+    return is_fault or not any(row["follows"] in ("peer_lost", "timeout") for row in rows)
+
+
+def _scheduled(facts: Facts, by: Row, rows: list[Row]) -> Finding:
+    """What the scheduler says, where no process is known to have failed on its own."""
+    why = by["scheduler"]
+    is_fault = why in (_NODE_FAILURE, _OUT_OF_MEMORY)
+    host = by["host"] if is_fault else None
+    on = f" ({safe(host)})" if host else ""
+    summary = f"{_scheduler_says(by)}{on}."
+    evidence = [Evidence("records of the scheduler", 1, "count", query="failures",
+                         rows=facts.places([by], unit="line "))]  # fmt: skip
+    if rows:
+        summary += " The processes that the logs show to have ended may only have followed."
+        evidence.append(_count("processes that may have ended because of it", rows, facts))
+    return facts.finding(
+        Scope(hosts=(host,) if host else (), identity_source="log"),
+        summary,
+        evidence,
+        by=["log"],
+        basis="the scheduler's word, and no process that failed on its own",
+        # A step whose process was killed for memory may have gone on.
+        least=_LEAST.get(why, Severity.MINOR),
+        owner="hardware" if why == _NODE_FAILURE else "platform",
+        place=None if host else f"scheduler-{'-'.join(why.split())}",
+        confirm=(_confirm_scheduled(why, host),),
+        remedy=(_remedy_scheduled(why),),
+    )
+
+
+def _scheduler_says(by: Row) -> str:
+    return f"The job's scheduler says that {_ENDED_FOR.get(by['scheduler'], safe(by['scheduler']))}"
+
+
+def _confirm_scheduled(why: str, host: str | None) -> str:
+    on = f" on {safe(host)}" if host else " on its nodes"
+    if why == _OUT_OF_MEMORY:
+        return f"dmesg -T | grep -i 'killed process'{on}; sacct's MaxRSS of each step"
+    if why == _NODE_FAILURE:
+        return f"sinfo -R, slurmctld's log and the console{on}, for that time"
+    return "sacct -X -o JobID,State,ExitCode,Start,End,Timelimit: what ended it and when"
+
+
+def _remedy_scheduled(why: str) -> str:
+    if why == _OUT_OF_MEMORY:
+        return _MORE_MEMORY
+    if why == _NODE_FAILURE:
+        return "keep the node out until it is tested; restart from the last checkpoint"
+    if why == "cancelled":
+        return (
+            "ask who cancelled it, and why; what had gone wrong before stands in the job's output"
+        )
+    return "save when the scheduler warns (sbatch --signal), and let the job go on by --requeue"
+
+
 def _place(row: Row) -> int:
     return int(row["place"])
 
 
 def _finding(
-    facts: Facts, firsts: list[Row], rows: list[Row], *, launch: int, last: int, ended: bool
+    facts: Facts,
+    firsts: list[Row],
+    rows: list[Row],
+    by: Row | None,
+    *,
+    launch: int,
+    last: int,
+    ended: bool,
 ) -> Finding | None:
     where = f" in launch {launch} of {last}" if last > 1 else ""
     least = Severity.CRITICAL if ended else Severity.MAJOR
@@ -99,7 +207,8 @@ def _finding(
         return facts.finding(
             Scope(),
             f"Every process that the logs show to have failed{where} lost a peer, waited in vain "
-            f"or was terminated: the one that failed first does not say so.",
+            f"or was terminated: the one that failed first does not say so."
+            + (f" {_scheduler_says(by)}." if by is not None else ""),
             [_count("processes that failed because of another", victims, facts)],
             by=["log"],
             basis="no process of the logs failed on its own",
@@ -118,6 +227,8 @@ def _finding(
     if others:
         word = "rank" if len(others) == 1 else "ranks"
         summary += f" {word.capitalize()} {ranges(others)} only followed."
+    if by is not None:
+        summary += f" {_scheduler_says(by)}."
     is_one = len(firsts) == 1
     scope = Scope(
         ranks=tuple(ranks) if is_one else (),
@@ -195,7 +306,7 @@ def _confirm(row: Row) -> str:
 
 def _remedy(row: Row) -> str:
     if row["memory_of"] or row["says"] == "host_memory":
-        return "find what took the memory (workers, caches, pinned copies), or raise the limit"
+        return _MORE_MEMORY
     if row["says"] == "gpu_memory":
         return "a smaller microbatch, recomputation or sharding; expandable_segments if fragmented"
     if row["says"] == "disk_full":

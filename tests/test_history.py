@@ -98,6 +98,48 @@ def test_bars_are_the_training_s_and_not_the_evaluation_s() -> None:
     assert all(s["end_ns"] is None for s in steps)
 
 
+def bar(*steps: int, place: int = 1, total: int = 150) -> list[Row]:
+    """Drawings at these steps, of a second each."""
+    return [
+        {
+            "source_id": 0, "format": "tqdm", "step": step, "total_steps_count": total,
+            "elapsed_ns": (step - steps[0]) * SECOND, "place": place + n,
+        }
+        for n, step in enumerate(steps)
+    ]  # fmt: skip
+
+
+def test_a_bar_that_begins_has_done_no_step() -> None:
+    steps, _ = told(bar(*range(0, 151, 2)))
+    assert [s["step"] for s in steps] == list(range(0, 151, 2))
+    assert [s["steps_count"] for s in steps] == [0, *[2] * 75]
+    assert sum(s["steps_count"] for s in told(bar(*range(1, 151)))[0]) == 150
+    loop = [r | {"step": r["step"] - 1} for r in lines([1.0] * 30)]
+    assert sum(s["steps_count"] for s in told(loop)[0]) == 30  # step 0 of a loop is one
+
+
+@pytest.mark.parametrize(
+    ("begins", "counted", "repeated"),
+    [((0, 41, 42), 45 + 110, 5), ((0, 1, 2), 45 + 150, 45)],
+    ids=["where it had saved", "anew"],
+)
+def test_a_bar_that_goes_on_repeats_what_was_not_saved(
+    begins: tuple[int, ...], counted: int, repeated: int
+) -> None:
+    """Trainers draw the bar at 0, then where the checkpoint lies."""
+    later = bar(*begins, *range(begins[-1] + 1, 151), place=100)
+    steps, found = told([*bar(*range(46)), *later])
+    assert sum(s["steps_count"] for s in steps) == counted
+    (restart,) = found
+    assert (restart["kind"], restart["repeated_count"]) == ("restart", repeated)
+    assert restart["first_step"] == 46 - repeated
+
+
+def test_two_moves_of_a_bar_do_not_tell_that_it_goes_on() -> None:
+    steps, _ = told(bar(0, 41, 42))
+    assert sum(s["steps_count"] for s in steps) == 42
+
+
 def test_a_history_of_equal_steps_tells_nothing() -> None:
     assert told(lines(noisy(5000)))[1] == []
     assert told(lines([1.0] * 5000))[1] == []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
+from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics
 from tracekit.values import TIME_LIMIT_NS
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ MAX_EPOCH = 10**6
 MAX_HOURS = 10**5
 MAX_STEP_S = 10**7
 """Longest step that is believed: four months."""
-_MARKERS = tuple(m.encode() for f in FORMATS for m in f.markers)
+_MARKERS = (*(m.encode() for f in FORMATS for m in f.markers), MARKER.encode())
 _STAMP = (
     r"(?P<date>\d{4}-\d\d-\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
     r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
@@ -51,6 +52,7 @@ class StepReader:
         self.count = 0
         """Lines of steps so far."""
         self.formats: set[str] = set()
+        self._metrics = BarMetrics(sink)
         self._window: tuple[int, int] | None = None
         self._zones: set[bool] = set()
 
@@ -68,11 +70,15 @@ class StepReader:
             {"place": places, "line": pl.Series(texts, dtype=pl.Binary)},
             schema_overrides={"place": pl.Int64},
         ).with_columns(_decoded(pl.col("line"), block))
+        asked = asked.with_row_index()
         taken: dict[int, bool] = {}
         for known in self._formats:
-            if known.markers and not any(m.encode() in block for m in known.markers):
+            markers = (*known.markers, MARKER) if known.is_bar else known.markers
+            if markers and not any(m.encode() in block for m in markers):
                 continue
             found = _found(asked, known)
+            if known.is_bar:
+                found = self._metrics.join(asked, found)
             if found.height:
                 taken |= dict.fromkeys(found["place"].to_list(), known.is_bar)
                 asked = asked.join(found.select("place"), on="place", how="anti")
@@ -91,9 +97,10 @@ class StepReader:
         import polars as pl
 
         if known.is_bar:  # drawn again and again
-            found = found.unique(
-                ["place", "step", "epoch", "total_steps_count"], keep="last", maintain_order=True
-            )
+            drawing = ("place", "step", "epoch", "total_steps_count")
+            found = found.with_columns(
+                pl.col(name).forward_fill().over(drawing) for name in FIELDS
+            ).unique(drawing, keep="last", maintain_order=True)
         self.count += found.height
         self.formats.add(known.name)
         zones = set(found.filter(pl.col("time_ns").is_not_null())["has_zone"].to_list())
@@ -118,6 +125,7 @@ class StepReader:
 
     def finish(self) -> None:
         """Say what was counted."""
+        self._metrics.finish()
         self._sink.count(
             "step_line", self.count, severity="info", doc="Lines that report a training step."
         )
@@ -170,10 +178,10 @@ def _found(lines: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         rows = lines.filter(pl.any_horizontal(*holds))
     said = line.str.extract_groups(known.pattern).struct.unnest()
     more = [line.str.extract(pattern).alias(name) for name, pattern in known.fields]
-    kept = rows.select("place", "line", said, *more).filter(pl.col("step").is_not_null())
+    kept = rows.select("index", "place", "line", said, *more).filter(pl.col("step").is_not_null())
     groups = set(kept.columns)
     columns = [
-        pl.col("place"),
+        pl.col("index", "place"),
         _integer("step", groups, MAX_STEP),
         _integer("epoch", groups, MAX_EPOCH),
         _integer("total", groups, MAX_STEP).alias("total_steps_count"),

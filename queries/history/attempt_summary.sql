@@ -22,7 +22,8 @@ WITH
     starts AS (
         SELECT
             start_number,
-            min(step) AS first_step,
+            -- A bar that begins stands at the step before its first.
+            min(if(steps_count = 0, step + 1, step)) AS first_step,
             max(step) AS last_step,
             CAST(sum(steps_count) AS BIGINT) AS steps_count,
             min(end_ns) AS start_ns,

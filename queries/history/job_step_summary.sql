@@ -51,7 +51,8 @@ WITH
             sum(steps_count) AS steps_count,
             count(*) AS lines_count,
             max(start_number) AS starts_count,
-            min(step) AS first_step,
+            -- A bar that begins stands at the step before its first.
+            min(if(steps_count = 0, step + 1, step)) AS first_step,
             max(step) AS last_step,
             min(end_ns) AS start_ns,
             max(end_ns) AS end_ns,

@@ -37,6 +37,11 @@ DAY_NS = 86_400 * SECOND_NS
 BAR = "tqdm"
 MAX_STEP = 10**12
 """Steps over all epochs that are believed: ten times it, for each of a million starts, fits."""
+RESUMED_RATIO = 2.0
+"""A bar that is drawn at 0 and then so many times as far on as it ever moves later goes on there:
+trainers that resume draw it so."""
+MIN_MOVES = 5
+"""Later moves that must be known for that."""
 MIN_LINES = 20
 """Lines of a history from which on something in it can stand out."""
 JITTER_STEPS = 2
@@ -89,7 +94,7 @@ class Lines:
     end: Ints
     """-1 without a clock."""
     count: Ints
-    """Steps since the line before; 1 for the first of a start."""
+    """Steps since the line before; 1 for the first of a start, 0 for a bar that begins."""
     dur: Floats
     """Of each of these steps; nan where nothing says."""
     wall: Floats
@@ -123,6 +128,8 @@ class _Log:
     end: Ints
     elapsed: Ints
     stated: Floats
+    first_count: Ints
+    """Steps that a line stands for as the first of a start."""
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -220,6 +227,10 @@ def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) 
     highest = np.maximum.accumulate(lifted)
     is_new = np.ones(len(step), bool)
     is_new[1:] = lifted[1:] > highest[:-1]
+    first_count = np.ones(len(step), np.int64)
+    if rows["format"][0].as_py() == BAR:
+        first_count[rows["step"].to_numpy() == 0] = 0
+        is_new[is_new] = ~_is_before_resuming(start[is_new], step[is_new])
     time = rows["time_ns"].to_numpy()
     ids = np.full(len(time), source_id, np.int64)
     end = np.where(time >= 0, corrected(time, ids, corrections), -1)
@@ -232,7 +243,21 @@ def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) 
         end[is_new],
         rows["elapsed_ns"].to_numpy()[is_new],
         np.where(dur > 0, dur, np.nan)[is_new],
+        first_count[is_new],
     )
+
+
+def _is_before_resuming(start: Ints, step: Ints) -> Bools:
+    """Drawings of a bar at 0 from which its program went on to where it had saved."""
+    import numpy as np
+
+    found = np.zeros(len(step), bool)
+    edges = [*np.flatnonzero(np.diff(start, prepend=start[0] - 1)).tolist(), len(step)]
+    for first, end in pairwise(edges):
+        moves = np.diff(step[first:end])
+        if step[first] == 0 and len(moves) > MIN_MOVES:
+            found[first] = moves[0] > RESUMED_RATIO * moves[1:].max()
+    return found
 
 
 def _joined(logs: list[_Log]) -> Lines | None:
@@ -257,7 +282,8 @@ def _joined(logs: list[_Log]) -> Lines | None:
     )
     stated = np.concatenate([log.stated for log in kept])
     is_first = np.concatenate([[True], np.diff(start) > 0])
-    count = np.where(is_first, 1, np.diff(step, prepend=step[0]))
+    first_count = np.concatenate([log.first_count for log in kept])
+    count = np.where(is_first, first_count, np.diff(step, prepend=step[0]))
     wall = np.full(len(step), np.nan)
     for clock in (elapsed, end):  # the second, where it is known, is the finer one
         gone = np.diff(clock, prepend=clock[0]).astype(float)
@@ -328,7 +354,7 @@ def _restarts(lines: Lines, usual: float) -> list[dict[str, Any]]:
 
     rows = []
     for at in np.flatnonzero(lines.is_first)[1:]:
-        before, after = int(lines.step[at - 1]), int(lines.step[at])
+        before, after = int(lines.step[at - 1]), int(lines.step[at] - lines.count[at] + 1)
         repeated = max(0, before - after + 1)
         ends = int(lines.end[at - 1]), int(lines.end[at])
         gap = ends[1] - ends[0] if min(ends) >= 0 else 0

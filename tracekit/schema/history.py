@@ -38,7 +38,11 @@ TABLES = (
         moment(
             "end_ns", "When it was reported, on the file's clock put right; null without a clock."
         ),
-        col("steps_count", "BIGINT", "Steps since the line before: what it stands for."),
+        col(
+            "steps_count",
+            "BIGINT",
+            "Steps since the line before: what it stands for; 0 where a bar begins.",
+        ),
         col("dur_ns", "BIGINT", "How long each of them took: as stated, else by the clock."),
         col("wall_ns", "BIGINT", "From the line before to this one; null without a clock."),
     ),

@@ -1,0 +1,82 @@
+"""Metrics that Hugging Face's Trainer prints as a dictionary, into its bar, which has the step.
+
+The dictionary names no step. Trainer prints it through tqdm, which takes its bar away, lets the
+text through and draws the bar again, now at the step that the metrics are of; the drawing before
+may be older, since not each step is drawn. So metrics belong to the drawing right behind them.
+They are told only if they stand alone between two drawings of one bar: where the output of a
+program is buffered apart from its bar, several come together and late.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.ingest.base import Sink
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MARKER = "{'loss': "
+"""How the dictionary of a training step begins; those of evaluations and of the end do not."""
+FIELDS = {name: rf"'{name}': '?([-+\d.eE]+)" for name in ("loss", "learning_rate", "grad_norm")}
+"""Columns of ``job_step``, by how the dictionary says them: as numbers, or as texts of numbers."""
+
+
+class BarMetrics:
+    """Joins dictionaries of metrics to the drawings of a bar, across blocks of lines."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._before: pl.DataFrame | None = None
+        """The last two drawings or dictionaries of the blocks before."""
+        self._is_due = False
+        """Whether the last of these is a dictionary."""
+        self._found = self._told = 0
+
+    def join(self, pieces: pl.DataFrame, drawn: pl.DataFrame) -> pl.DataFrame:
+        """``drawn``, with the metrics that stand among ``pieces`` in the columns of ``FIELDS``.
+
+        Both have the column ``index``, in which they are ordered; ``pieces`` has ``line``, and
+        ``drawn`` the columns of ``job_step``.
+        """
+        import polars as pl
+
+        said = pieces.filter(pl.col("line").str.contains(MARKER, literal=True)).select(
+            "index", *(_number(name) for name in FIELDS)
+        )
+        self._found += said.height
+        bars = drawn.select("index", "step", "total_steps_count", is_said=pl.lit(value=False))
+        if not said.height and not self._is_due:
+            self._before = bars.tail(1) if bars.height else self._before
+            return drawn
+        events = pl.concat([bars, said.with_columns(is_said=pl.lit(value=True))], how="diagonal")
+        events = events.sort("index", "is_said")  # in one piece a dictionary stands behind the bar
+        if self._before is not None:
+            is_old = self._before.with_columns(index=pl.lit(None, events.schema["index"]))
+            events = pl.concat([is_old, events], how="diagonal")
+        self._before, self._is_due = events.tail(2), bool(events["is_said"][-1])
+        told = events.with_columns(pl.col(name).shift(1) for name in FIELDS).filter(
+            ~pl.col("is_said"),
+            pl.col("is_said").shift(1),
+            ~pl.col("is_said").shift(2),
+            pl.col("total_steps_count") == pl.col("total_steps_count").shift(2),
+            pl.col("step") >= pl.col("step").shift(2),
+        )
+        self._told += told.height
+        return drawn.drop(FIELDS).join(
+            told.select("index", *FIELDS), on="index", how="left", maintain_order="left"
+        )
+
+    def finish(self) -> None:
+        """Say which are told of no step."""
+        self._sink.count(
+            "metrics_without_step", self._found - self._told, severity="info",
+            doc="Dictionaries of metrics that do not stand alone between drawings of one bar.",
+        )  # fmt: skip
+
+
+def _number(name: str) -> pl.Expr:
+    import polars as pl
+
+    value = pl.col("line").str.extract(FIELDS[name]).cast(pl.Float64, strict=False)
+    return pl.when(value.is_finite()).then(value).alias(name)

@@ -174,6 +174,30 @@ def test_what_many_queries_read_of_a_small_run_is_held_in_memory(
             assert kind(opened) == expected
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_what_a_diagnosis_shared_is_derived_again_for_whoever_asks_next(
+    run: Path, is_held: bool
+) -> None:
+    """Macros that read a shared table are made anew: for who held the connection, or who asks."""
+    shutil.rmtree(run / "answers")
+    defined = "SELECT macro_definition FROM duckdb_functions() WHERE function_name = 'host_work'"
+    text = "SELECT count(*) FROM rank_compute()"
+    with tracekit.open(run) as opened:
+        alone = opened.table("straggler").to_pylist()
+        counted = opened.rows(text).to_pylist()
+    with tracekit.open(run) as opened:
+        con = opened.con if is_held else opened.run.prepare(())
+        opened.diagnose(select=NARROW)
+        ((definition,),) = con.execute(defined).fetchall()
+        assert ("shared_" in definition) == (not is_held)
+        if is_held:
+            assert con.execute(text).fetchall() == [tuple(counted[0].values())]
+        assert opened.rows(text).to_pylist() == counted
+        assert opened.table("straggler").to_pylist() == alone
+        ((definition,),) = con.execute(defined).fetchall()
+        assert "shared_" not in definition
+
+
 @pytest.mark.parametrize(
     "job",
     soak(

@@ -145,7 +145,10 @@ class Answers:
             return
         con = self.con(map(catalog.find, names))
         hosts = not isinstance(self._run, Run) or self._run.may_have_hosts
-        with catalog.shared(con, names, may_have_hosts=hosts):
+        # Who was given a connection with all macros may hold it; others ask for what they need.
+        is_held = not isinstance(self._run, Run) or self._macros >= macros.macros().keys()
+        loaded = None if is_held else self._macros
+        with catalog.shared(con, names, may_have_hosts=hosts, loaded=loaded):
             yield
 
     def each(

@@ -381,7 +381,11 @@ WHERE rank IS NOT NULL GROUP BY rank ORDER BY rank
 
 @contextmanager
 def shared(
-    con: duckdb.DuckDBPyConnection, names: Iterable[str], *, may_have_hosts: bool = True
+    con: duckdb.DuckDBPyConnection,
+    names: Iterable[str],
+    *,
+    may_have_hosts: bool = True,
+    loaded: set[str] | None = None,
 ) -> Iterator[None]:
     """Within it, what two or more of the named queries would each derive is derived once.
 
@@ -390,6 +394,10 @@ def shared(
     Macros must be loaded, for the same ``may_have_hosts``. Rows are the same: a macro with the
     tables that all queries give it is read from a table in memory (spilled like any other) instead
     of being expanded again.
+
+    Afterwards these macros are what they were. With ``loaded``, names of macros that are loaded,
+    they are taken from it instead: for whoever loads what is not in it before asking again, which
+    after a diagnosis nobody may do.
     """
     texts = [find(name).sql for name in names]
     statements = _macro_statements(may_have_hosts)
@@ -405,8 +413,11 @@ def shared(
                 made.append(name)
         yield
     finally:
-        for name in reversed(made):  # each is bound while those that it needs are tables
-            con.execute(statements[name])
+        if loaded is None:
+            for name in reversed(made):  # each is bound while those that it needs are tables
+                con.execute(statements[name])
+        else:
+            loaded.difference_update(made)
         for name in made:
             con.execute(f"DROP TABLE shared_{name}")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
+from soaks import soak
 from tracekit.simulate import Request, write
 
 LAB = Path(__file__).resolve().parents[2] / "shared/data/lab"
@@ -49,7 +50,10 @@ def test_readings_too_far_apart_are_judged_by_stretches_of_steps(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "name",
-    ["ddp-badlink-host1", "ddp-healthy", "fsdp-healthy", "moe-healthy", "moe-hot-expert-rank1"],
+    soak(
+        ["ddp-badlink-host1", "ddp-healthy", "fsdp-healthy", "moe-healthy", "moe-hot-expert-rank1"],
+        fast=["ddp-badlink-host1", "fsdp-healthy"],
+    ),
 )
 def test_no_recorded_job_is_given_a_wrong_clock(tmp_path: Path, name: str) -> None:
     """As recorded the clocks agree; with the switch's moved by 20 s they differ by 20 s."""

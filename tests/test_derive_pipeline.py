@@ -12,6 +12,7 @@ import pytest
 import samples
 from source_tables import create_table
 
+from soaks import soak
 from tracekit import catalog
 from tracekit.derive.operation_names import RangeName, read_name
 from tracekit.derive.pipeline import derive_pipeline
@@ -369,7 +370,7 @@ def test_recorded_pipelines_are_whole(case: str) -> None:
         assert bubble["bubble_ratio"].mean() == pytest.approx(0.31, abs=0.02)
 
 
-@pytest.mark.parametrize("case", ["pp-healthy", "pp-1f1b-healthy"])
+@pytest.mark.parametrize("case", soak(["pp-healthy", "pp-1f1b-healthy"], fast=["pp-1f1b-healthy"]))
 def test_healthy_pipelines_stay_without_a_pipeline_finding(case: str) -> None:
     report = samples.diagnosis(RECORDED / case)
     assert {f.rule for f in report.findings} <= {"exposed-communication"}
@@ -389,7 +390,10 @@ def test_the_uneven_stage_is_the_verdict() -> None:
 
 
 @pytest.mark.skipif(not LAB.exists(), reason="the shared samples are not here")
-@pytest.mark.parametrize(("case", "stages"), [("pp-gpipe-healthy", 4), ("pp2dp2tp2-healthy", 2)])
+@pytest.mark.parametrize(
+    ("case", "stages"),
+    soak([("pp-gpipe-healthy", 4), ("pp2dp2tp2-healthy", 2)], fast=[("pp2dp2tp2-healthy", 2)]),
+)
 def test_lab_pipelines_without_metadata(case: str, stages: int) -> None:
     report = samples.diagnosis(LAB / case)
     with samples.opened(LAB / case) as run:

@@ -224,7 +224,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ("slow-gpu", "fsdp", 2),
             ("recompile", "ddp", 2),
         ],
-        fast=[("slow-gpu", "fsdp", 2), ("recompile", "ddp", 2)],
+        fast=[("slow-gpu", "fsdp", 2)],
     ),
 )
 def test_every_launch_of_a_simulated_job_is_in_its_step(

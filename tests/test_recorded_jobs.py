@@ -175,8 +175,12 @@ def test_the_parts_of_a_step_add_up_to_it(case: str) -> None:
     assert all(p.s_per_step >= 0 for p in document.step_budget)
 
 
+RIGHT_AND_LIED = ("dataloader-stall", "gc-pause")
+
+
 def test_the_truth_is_never_read(tmp_path: Path) -> None:
-    """Without it and with a lie in its place the diagnosis is the same but for its inputs."""
+    """Without it and with a lie in its place the diagnosis is the same but for its inputs: what
+    the rule says that is right, and the one that the lie is about."""
     case = "ddp-dataloader-stall"
     folder = tmp_path / case
     shutil.copytree(RECORDED / case, folder)
@@ -189,7 +193,7 @@ def test_the_truth_is_never_read(tmp_path: Path) -> None:
             (folder / "truth.json").unlink()
             (folder / "README.md").unlink()
         with api.open(folder) as run:
-            document = json.loads(run.diagnose().to_json())
+            document = json.loads(run.diagnose(select=RIGHT_AND_LIED).to_json())
         inputs = document.pop("inputs")
         assert len([i for i in inputs if i["kind"] == "kineto"]) == 4
         documents.append(document)

@@ -211,7 +211,7 @@ def test_any_description_will_do_and_what_it_contradicts_is_said(tmp_path: Path)
         "torchrun train.py --tensor-model-parallel-size 8 --num-layers 8\n"
     )
     with api.open(tmp_path / "job", job=[tmp_path / "args.txt"]) as run:
-        report = run.diagnose()
+        report = run.diagnose(select=["traffic-mismatch"])
     lines = "   ".join(report.notes.data_lines)
     assert "parallelism.tp: 4 against 8" in lines
     assert "job description: parallelism.tp 8, the traces show 4" in lines
@@ -221,7 +221,7 @@ def test_any_description_will_do_and_what_it_contradicts_is_said(tmp_path: Path)
 def test_the_json_of_diagnose_holds_the_traffic(tmp_path: Path) -> None:
     write(Request(ranks=8, seed=1, layout="tp4", steps_count=3, decoys=()), tmp_path / "job")
     with api.open(tmp_path / "job") as run:
-        rows = run.diagnose().metrics.traffic
+        rows = run.diagnose(select=["traffic-mismatch"]).metrics.traffic
         query = run.query("traffic").to_dicts()
     assert [(r.group_kind, r.op) for r in rows] == [(r["group_kind"], r["op"]) for r in query]
     assert [r.bytes_per_step for r in rows] == [r["bytes_per_step"] for r in query]

@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 
 import tracekit
+from soaks import soak
 from tracekit.derive.unnamed import _by_work, _Kernels, _Messages
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "recorded"
@@ -52,12 +53,15 @@ def operations(path: Path) -> pl.DataFrame:
 
 @pytest.mark.parametrize(
     ("case", "peers"),
-    [
-        ("pp-healthy", True),
-        ("pp-1f1b-healthy", True),
-        ("pp-1f1b-healthy", False),
-        ("pp-uneven-stages", True),
-    ],
+    soak(
+        [
+            ("pp-healthy", True),
+            ("pp-1f1b-healthy", True),
+            ("pp-1f1b-healthy", False),
+            ("pp-uneven-stages", True),
+        ],
+        fast=[("pp-1f1b-healthy", False), ("pp-uneven-stages", True)],
+    ),
 )
 def test_operations_are_those_of_the_whole_files(case: str, peers: bool, tmp_path: Path) -> None:
     whole, found = operations(RECORDED / case), operations(cut(case, tmp_path / "job", peers=peers))
@@ -69,7 +73,8 @@ def test_operations_are_those_of_the_whole_files(case: str, peers: bool, tmp_pat
 
 
 def test_the_uneven_stage_is_named_at_its_price(tmp_path: Path) -> None:
-    report = tracekit.open(cut("pp-uneven-stages", tmp_path / "job")).diagnose()
+    run = tracekit.open(cut("pp-uneven-stages", tmp_path / "job"))
+    report = run.diagnose(select=["stage-imbalance"])
     assert report.document.verdict.finding == "stage-imbalance/3"
     assert report.findings[0].impact.s_per_step == pytest.approx(0.0960, rel=0.05)  # whole files
     assert any("microbatches found from messages" in n for n in report.notes.data_lines)
@@ -85,7 +90,8 @@ def test_an_even_pipeline_has_its_bubble_and_no_finding(tmp_path: Path) -> None:
 def test_chunks_in_a_ring_are_no_pattern_of_one_pipeline(tmp_path: Path) -> None:
     run = tracekit.open(cut("pp-interleaved-healthy", tmp_path / "job"))
     assert run.sql("FROM pipeline_op").is_empty()
-    assert any("their pattern is not that of one" in n for n in run.diagnose().notes.data_lines)
+    report = run.diagnose(select=["stage-imbalance"])
+    assert any("their pattern is not that of one" in n for n in report.notes.data_lines)
 
 
 def test_of_two_pipelines_job_toml_says_who_is_in_which(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ _GOING_ON = (
     "COMPLETING", "CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING",
     "RESV_DEL_HOLD", "RUNNING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED",
 )  # fmt: skip
+_MAX_SIGNAL = 64
+"""Slurm's own marks lie beyond: 125 where memory ran out."""
 _STATES = (*_WHY, *_GOING_ON)
 
 _ID = re.compile(
@@ -62,6 +64,8 @@ _RULER = re.compile(r"-+(?: +-+)* *$")
 _SCONTROL_ID = re.compile(r"JobId=(\S{1,100})")
 _SCONTROL_KEYS = re.compile(r"(?:^|\s)(JobState|ExitCode|EndTime|NodeList|FailedNode)=(\S{1,200})")
 _SCONTROL_LINE = re.compile(r"[A-Z][\w/:-]{0,40}=")
+_COMMAND = re.compile(r"[^|]{0,200}?\b(?:sacct|scontrol) ")
+"""What a record was printed by, where that was copied with it."""
 _ROW = re.compile(r"\d{1,12}[_.+|\s]")
 _LOOKED_AT = 200
 """Lines by which a file is recognised."""
@@ -96,6 +100,8 @@ def sniff(head: bytes) -> Recognition | None:
     """Recognise a file all of whose lines are records, behind at most a header."""
     text = head.decode("utf-8", "replace").removeprefix("\ufeff")
     found = [line for line in text.split("\n")[:_LOOKED_AT] if line.strip()]
+    if found and _COMMAND.match(found[0]):
+        found = found[1:]
     if not found:
         return None
     if _SCONTROL_ID.match(found[0]) and "JobState=" in text:
@@ -262,7 +268,11 @@ def _fields(record: _Record) -> Iterator[str]:
     if record.state:
         yield f"state={record.state}"
     if record.state in _WHY and (found := _CODE.match(record.code)):
-        yield ended_by_signal(int(found[2])) if int(found[2]) else f"exit_code={int(found[1])}"
+        exit_code, signal = int(found[1]), int(found[2])
+        if signal == 0:
+            yield f"exit_code={exit_code}"
+        elif signal <= _MAX_SIGNAL:
+            yield ended_by_signal(signal)
     if record.why:
         yield f"why={record.why}"
     if len(record.hosts) == 1 and None not in record.hosts:

@@ -137,6 +137,16 @@ def test_damage_is_counted_and_the_rest_is_read() -> None:
     assert "host" not in rows[3]
 
 
+def test_the_command_before_its_output_and_slurm_s_own_marks_are_no_record() -> None:
+    table = "$ sacct -j 7\n" + TABLE.replace("CANCELLED+      0:0", "OUT_OF_ME+    0:125")
+    sink, rows = read(table)
+    assert "signal" not in rows[0]
+    assert "exit_code" not in rows[0]
+    assert (rows[0]["why"], rows[0]["place"]) == ("out of memory", 4)
+    assert not sink.counters["unknown_slurm_record"]
+    assert read("me@login:~> scontrol show job 77\n" + SCONTROL)[1][0]["why"] == "time limit"
+
+
 @pytest.mark.parametrize("text", ["JobID|State\n", "JobID State\n----- -----\n"])
 def test_a_header_alone_is_empty(text: str) -> None:
     sink, rows = read(text)

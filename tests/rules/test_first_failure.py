@@ -183,6 +183,9 @@ def test_memory_that_ran_out_names_the_process_that_was_killed() -> None:
     (finding,) = found(failed(1, signal="SIGKILL"), ended(0), scheduled("out of memory", host="n"))
     assert finding.scope.ranks == (1,)
     assert "memory ran out in one of its steps" in finding.summary
+    assert "memory" in finding.remedy[0]
+    (crashed,) = found(failed(1, signal="SIGSEGV"), ended(0), scheduled("out of memory", host="n"))
+    assert "memory" not in crashed.remedy[0]
     killed = failed(1, signal="SIGKILL", memory_of="host", is_resumed=True)
     (by_kernel,) = found(killed, scheduled("out of memory", launch=2))
     assert by_kernel.scope.ranks == (1,)

@@ -124,6 +124,12 @@ def _is_sent(row: Row, by: Row | None) -> bool:
     )
 
 
+def _is_short_of_memory(row: Row, by: Row | None) -> bool:
+    """Whether a kill fits what the scheduler says: that memory ran out in a step of the job."""
+    is_killed = row["exception"] is None and row["signal"] == "SIGKILL"
+    return is_killed and by is not None and by["scheduler"] == _OUT_OF_MEMORY
+
+
 def _explains(by: Row, rows: list[Row]) -> bool:
     """Whether that ended the processes: one that lost a peer or waited in vain did so before the
     job was ended from outside, but after a node failed or memory ran out."""
@@ -252,7 +258,7 @@ def _finding(
         ),
         place=None if ranks and is_one else "-".join(_name(first).split()),
         confirm=(_confirm(first),),
-        remedy=(_remedy(first),),
+        remedy=(_MORE_MEMORY if _is_short_of_memory(first, by) else _remedy(first),),
     )  # fmt: skip
 
 

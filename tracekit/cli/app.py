@@ -9,17 +9,16 @@ from typing import NoReturn
 
 from tracekit.cli.state import (
     STATE,
+    fail,
     is_stdout_broken,
     note,
     prepare_streams,
-    say,
     silence_stdout,
     to_stdout,
     watch_interrupts,
 )
 from tracekit.errors import TracekitError
 from tracekit.version import __version__
-from tracekit.wording import safe_lines
 
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
@@ -35,6 +34,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # Typer checks values with pydantic, which would look for plugins in every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     prepare_streams()
+    STATE.is_log_json = False
     watch_interrupts()
     sys.exit(_run(arguments))
 
@@ -56,13 +56,13 @@ def _run(arguments: list[str] | None) -> int:
             return _interrupted()
         if isinstance(error, OSError) and is_stdout_broken():
             silence_stdout()
-            say(f"error: standard output cannot be written ({error.strerror})\nhint: -o FILE")
+            fail(f"standard output cannot be written ({error.strerror})", "-o FILE")
             return 2
         if STATE.debug:
             raise
-        say(
-            f"error: internal error, a bug of tracekit: {type(error).__name__}\n"
-            "hint: run again as 'tracekit --debug ...' and report what it prints"
+        fail(
+            f"internal error, a bug of tracekit: {type(error).__name__}",
+            "run again as 'tracekit --debug ...' and report what it prints",
         )
         return EXIT_INTERNAL
     if STATE.is_interrupted:
@@ -96,7 +96,5 @@ def _interrupted() -> int:
 def _report(error: TracekitError) -> int:
     if STATE.debug:
         raise error
-    say(safe_lines(f"error: {error.message}"))
-    if error.hint:
-        say(safe_lines(f"hint: {error.hint}"))
+    fail(error.message, error.hint)
     return error.exit_code

@@ -47,11 +47,13 @@ def ingest(
     attempt: o.AttemptOpt = None,
     nsys: o.NsysOpt = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 2 on any partial input.")] = False,
+    log_format: o.LogFormatOpt = None,
 ) -> int:
     """Files to a run. The same files again change nothing; new files are added.
 
     Without PATH, what the run was made from: after an upgrade of tracekit.
     """
+    del log_format
     if (run is None) == (lake is None):
         raise UsageError(
             "ingest needs a run or a lake, and one of them",
@@ -102,7 +104,7 @@ def ingest(
                     [*(paths or [])], name=name, job_paths=[*(job or [])], cluster=remote, **reading
                 )
             opened = api.open(found.path(own), memory_bytes=memory_bytes)
-            note(f"{'new in' if is_new else 'in'} the lake: {own}")
+            _say_where(own, is_new)
         else:
             place = {"run": run or "", "scheduler": scheduler, "cluster": cluster}
             opened = api.ingest([*(paths or [])], job=[*(job or [])], **place, **reading)  # type: ignore[arg-type]  # each as ingest declares it
@@ -116,14 +118,33 @@ def _say_what_was_added(added: Iterable[tuple[str, Added]], strict: bool) -> int
         count += 1
         if isinstance(told, Exception):
             bad += 1
-            note(f"failed: {path}: {told}")
+            note(
+                f"failed: {path}: {told}",
+                level="warning",
+                event="job_failed",
+                path=path,
+                reason=str(told),
+            )
         else:
             name, is_new = told
-            note(f"{'new in' if is_new else 'in'} the lake: {name} ({path})")
+            _say_where(name, is_new, path)
     if not count:
         raise UsageError("ingest --each needs paths", hint="tracekit ingest JOBS/* --lake L --each")
-    note(f"{count - bad} of {count} jobs are in the lake")
+    told_of = f"{count - bad} of {count} jobs are in the lake"
+    note(told_of, event="jobs_added", jobs_count=count, failed_count=bad)
     return 2 if bad == count or (strict and bad) else 0
+
+
+def _say_where(name: str, is_new: bool, path: str | None = None) -> None:
+    text = f"{'new in' if is_new else 'in'} the lake: {name}"
+    fields = {} if path is None else {"path": path}
+    note(
+        text + (f" ({path})" if path is not None else ""),
+        event="run_added",
+        run=name,
+        is_new=is_new,
+        **fields,
+    )
 
 
 def _say_what_was_read(opened: OpenRun, strict: bool) -> int:
@@ -142,8 +163,19 @@ def _say_what_was_read(opened: OpenRun, strict: bool) -> int:
         if status != "ok":
             bad += files
             text += f"; first {path}: {reason}"
-        note(text)
-    note(f"run: {opened.path} (generation {opened.run.manifest.generation})")
+        is_ok = status == "ok"
+        note(
+            text,
+            level="info" if is_ok else "warning",
+            event="files_read",
+            status=status,
+            files_count=files,
+            rows_count=int(count or 0),
+            **({} if is_ok else {"path": path, "reason": reason}),
+        )
+    generation = opened.run.manifest.generation
+    where = f"run: {opened.path} (generation {generation})"
+    note(where, event="run_written", path=str(opened.path), generation=generation)
     is_all_bad = bad and bad == sum(row[1] for row in rows)
     return 2 if is_all_bad or (strict and bad) else 0
 

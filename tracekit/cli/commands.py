@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from tracekit.cli import options as o
 from tracekit.cli.app import version_line
 from tracekit.cli.plain import PlainCommand, PlainGroup
-from tracekit.cli.state import STATE
+from tracekit.cli.state import STATE, fail
 from tracekit.wording import safe_lines
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -56,6 +57,9 @@ def run(arguments: Sequence[str]) -> object:
             args=arguments, prog_name="tracekit", standalone_mode=False
         )
     except _ClickException as error:
+        if STATE.is_log_json:
+            fail(error.format_message())  # type: ignore[attr-defined]  # as below
+            return 2
         error.message = safe_lines(error.message)  # type: ignore[attr-defined]  # what every
         error.show()  # type: ignore[attr-defined]  # ClickException has
         return 2
@@ -115,12 +119,13 @@ def _common(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback when something breaks.")
     ] = False,
+    log_format: o.LogFormatOpt = None,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print and exit."),
     ] = False,
 ) -> None:
-    del version
+    del version, log_format
     STATE.verbose, STATE.quiet, STATE.debug = verbose, quiet, debug
     if quiet:
         logger = logging.getLogger("tracekit")

@@ -15,7 +15,7 @@ from tracekit.cli import options as o
 from tracekit.cli.diagnosis import DEFAULT_WIDTH, ConfigOpt, settings_of
 from tracekit.cli.output import check_target, write_text
 from tracekit.cli.plain import PlainCommand
-from tracekit.cli.state import STATE, progress_bar, say, use_colour
+from tracekit.cli.state import STATE, fail, progress_bar, use_colour
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def compare(
     if bar is None:
         return 0
     if compared.step is None or compared.step.low_s is None:
-        say("error: --fail-above, and there is no step time to compare with its interval")
+        fail("--fail-above, and there is no step time to compare with its interval")
         return 3
     return 1 if compared.exceeds(bar) else 0
 

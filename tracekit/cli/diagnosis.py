@@ -15,7 +15,7 @@ import typer
 from tracekit.cli import options as o
 from tracekit.cli.look import open_target
 from tracekit.cli.output import check_target, write_text
-from tracekit.cli.state import STATE, note, say, use_colour
+from tracekit.cli.state import STATE, fail, note, use_colour
 from tracekit.errors import InputError, UsageError
 from tracekit.wording import safe
 
@@ -159,18 +159,18 @@ def _rendered(report: Report, format_: ReportFormat, everything: bool, output: P
 
 def _exit_code(report: Report, fail_on: FailOn | None, strict: bool) -> int:
     if strict and any(i.status not in ("ok", "unrecognised") for i in report.document.inputs):
-        say("error: --strict, and an input is not whole")
+        fail("--strict, and an input is not whole")
         return 2
     unusable = [i for i in report.document.inputs if i.status not in ("ok", "partial")]
     if unusable and len(unusable) == len(report.document.inputs):
-        say(f"error: nothing usable: {_first(unusable)}")
+        fail(f"nothing usable: {_first(unusable)}")
         return 2
     if fail_on is None:
         return 0
     from tracekit.findings import Severity
 
     if not report.notes.rules_run and not report.findings:
-        say("error: --fail-on, and no rule had what it needs")
+        fail("--fail-on, and no rule had what it needs")
         return 3
     worst = report.worst()
     return int(worst is not None and worst.weight >= Severity(fail_on.value).weight)

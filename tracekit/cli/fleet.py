@@ -15,14 +15,15 @@ import typer
 from tracekit.cli import options as o
 from tracekit.cli.diagnosis import ConfigOpt, FailOn, settings_of
 from tracekit.cli.output import Listed, check_target, write_rows, write_text
-from tracekit.cli.state import note, say
+from tracekit.cli.state import STATE, fail, note
 from tracekit.errors import UsageError
-from tracekit.wording import safe
+from tracekit.wording import plural, safe
 
 if TYPE_CHECKING:
     from tracekit.fleet.lake import Entry
     from tracekit.fleet.lakes import AnyLake
     from tracekit.fleet.night import Night
+    from tracekit.fleet.rollup import Rolled
     from tracekit.fleet.store import FleetStore
     from tracekit.store.removal import Removed
 
@@ -218,6 +219,7 @@ def rollup(
     scheduler: o.SchedulerOpt = None,
     cluster: o.ClusterOpt = None,
     config: ConfigOpt = None,
+    log_format: o.LogFormatOpt = None,
 ) -> int:
     """Every run that is new or changed into the fleet's tables, and what the night says.
 
@@ -231,6 +233,7 @@ def rollup(
     from tracekit.fleet.store import FleetStore, check_installed
     from tracekit.runs import available_cpus
 
+    del log_format
     check_installed()
     check_target(output, force)
     for path in (openmetrics, textfile):
@@ -252,7 +255,7 @@ def rollup(
             cluster=remote,
         )
     for name, why in rolled.failed:
-        note(f"failed: {name}: {why}")
+        note(f"failed: {name}: {why}", level="warning", event="run_failed", run=name, reason=why)
     if dry_run:
         write_text("".join(f"{safe(name)}\n" for name in rolled.done), output)
         note(f"would roll up {len(rolled.done)} runs; {rolled.unchanged_count} are held already")
@@ -263,6 +266,7 @@ def rollup(
         note("the lake has no run yet")
         return 2 if strict and rolled.failed else 0
     night = judged(store, day, rolled)
+    _log_counts(rolled, day)
     text = _written(night, format_, found)
     write_text(text, output)
     if openmetrics is not None or textfile is not None:
@@ -270,12 +274,25 @@ def rollup(
     if command:
         _notify(command, text)
     if strict and rolled.failed:
-        say(f"error: --strict, and {len(rolled.failed)} runs failed")
+        fail(f"--strict, and {len(rolled.failed)} runs failed")
         return 2
     worst = night.worst()
     if fail_on is None or worst is None:
         return 0
     return int(worst.weight >= Severity(fail_on.value).weight)
+
+
+def _log_counts(rolled: Rolled, day: str) -> None:
+    """For who collects JSON: a night that says nothing went well, or was never begun."""
+    if STATE.is_log_json:
+        note(
+            f"rolled up {plural(len(rolled.done), 'run')}",
+            event="rolled_up",
+            night=day,
+            done_count=len(rolled.done),
+            failed_count=len(rolled.failed),
+            unchanged_count=rolled.unchanged_count,
+        )
 
 
 def _written(night: Night, format_: NightFormat, lake: AnyLake) -> str:
@@ -353,7 +370,7 @@ def _notify(command: list[str], text: str) -> None:
             command, input=text, text=True, timeout=NOTIFY_S, check=False, stdout=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        say(f"error: --notify-command: {safe(command[0])}: {type(error).__name__}")
+        fail(f"--notify-command: {safe(command[0])}: {type(error).__name__}")
         return
     if done.returncode:
-        say(f"error: --notify-command: {safe(command[0])} ended with {done.returncode}")
+        fail(f"--notify-command: {safe(command[0])} ended with {done.returncode}")

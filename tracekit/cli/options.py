@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli.state import STATE
 from tracekit.errors import UsageError
+from tracekit.logs import log_json
 
 if TYPE_CHECKING:
     from tracekit.store import Selection
@@ -26,6 +28,29 @@ class TableFormat(StrEnum):
     parquet = "parquet"
 
 
+class LogFormat(StrEnum):
+    """How messages are written to stderr."""
+
+    text = "text"
+    json = "json"
+
+
+def _log(context: typer.Context, format_: LogFormat | None) -> LogFormat | None:
+    if format_ is LogFormat.json and not STATE.is_log_json:
+        STATE.is_log_json = True
+        context.call_on_close(log_json())
+    return format_
+
+
+LogFormatOpt = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        callback=_log,
+        is_eager=True,
+        help="How stderr reads; json: an object a line.",
+    ),
+]
 PathsArg = Annotated[
     list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs, archives.")
 ]

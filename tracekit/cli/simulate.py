@@ -95,8 +95,8 @@ def simulate(
 
 @contextmanager
 def _bar(steps: int) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar of steps on stderr; None off a terminal or when quiet."""
-    if STATE.quiet or not sys.stderr.isatty():
+    """A bar of steps on stderr; None off a terminal, when quiet, and among JSON."""
+    if STATE.quiet or STATE.is_log_json or not sys.stderr.isatty():
         yield None
         return
     with typer.progressbar(length=steps, label="simulating", file=sys.stderr) as bar:

@@ -14,9 +14,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tracekit.errors import UsageError
+from tracekit.logs import record
 from tracekit.wording import safe_lines
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class State:
     verbose: bool = False
     quiet: bool = False
     debug: bool = False
+    is_log_json: bool = False
+    """Whether each message on stderr is a JSON object of its own line."""
     is_interrupted: bool = False
     """Whether Ctrl-C was pressed, also where a library made an error of its own of it."""
 
@@ -116,16 +119,30 @@ def silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def say(text: str) -> None:
+def _say(text: str) -> None:
     """One line to stderr, which may be closed or full: there is nobody else to tell."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr)  # noqa: T201  # the one place that writes notes
 
 
-def note(text: str) -> None:
-    """One line to stderr, unless quiet."""
-    if not STATE.quiet:
-        say(safe_lines(text))
+def fail(message: str, hint: str | None = None) -> None:
+    """What went wrong to stderr, and what to do about it."""
+    if STATE.is_log_json:
+        _say(record("error", message, **({"hint": hint} if hint else {})))
+        return
+    _say(safe_lines(f"error: {message}"))
+    if hint:
+        _say(safe_lines(f"hint: {hint}"))
+
+
+def note(text: str, *, level: str = "info", **fields: Any) -> None:
+    """One line to stderr, unless quiet. ``fields`` say the same to programs, as JSON values."""
+    if STATE.quiet:
+        return
+    if STATE.is_log_json:
+        _say(record(level, text.removeprefix("note: "), **fields))
+    else:
+        _say(safe_lines(text))
 
 
 def use_colour() -> bool:
@@ -137,8 +154,8 @@ def use_colour() -> bool:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress | None]:
-    """A progress bar in bytes on stderr; None off a terminal or when quiet."""
-    if STATE.quiet or not sys.stderr.isatty():
+    """A progress bar in bytes on stderr; None off a terminal, when quiet, and among JSON."""
+    if STATE.quiet or STATE.is_log_json or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

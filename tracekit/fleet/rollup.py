@@ -20,6 +20,7 @@ from tracekit.fleet.lake import Entry
 from tracekit.fleet.lakes import AnyLake
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import SCHEMA_VERSION
+from tracekit.logs import as_parent
 from tracekit.version import __version__
 
 BATCH_COUNT = 100
@@ -225,4 +226,4 @@ def _in_processes(
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=as_parent)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_KINDS = 16
 """Kinds of traffic that are drawn, those with most bytes."""
+UNKNOWN_GROUP = "unknown group"
+"""Whose traffic it is where no communicator says what it is for."""
 LINEAR_RANGE = 30.0
 """Beyond this ratio of the largest to the least, an axis of bytes is logarithmic."""
 
@@ -43,10 +45,11 @@ def overlap(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     look.grid(axes)
     look.legend(figure, 2)
     sums = table.sum(axis=0)
+    whose = "of it" if len(found) == 1 else "of the median rank's"
+    left = seconds(float(np.median(table[:, 1])) / 1e9)
     says = (
         f"{plural(len(found), 'rank')}: {share(float(sums[0] / sums.sum()))} of all communication "
-        f"is hidden behind computing; {seconds(float(np.median(table[:, 1])) / 1e9)} of the median "
-        f"rank's is not."
+        f"is hidden behind computing; {left} {whose} is not."
     )
     return Drawing(figure, says)
 
@@ -92,7 +95,7 @@ def traffic(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     else:
         axes.set_xlim(0, max(values) / divisor * 1.06)
     axes.set_ylim(len(known) - 0.5, -0.5)
-    names = [look.shown_name(f"{r['group_kind'] or 'group?'}  {r['op']}") for r in known]
+    names = [look.shown_name(f"{r['group_kind'] or UNKNOWN_GROUP}  {r['op']}") for r in known]
     axes.set_yticks(range(len(known)), names)
     axes.set_xlabel(f"a rank sends in a step [{unit}]")
     look.grid(axes, "x")
@@ -107,9 +110,9 @@ def traffic(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         says += (
             " It sends what the layout needs."
             if f"{most['observed_ratio']:.2f}" == "1.00"
-            else f" Farthest from what the layout needs: {most['group_kind'] or 'unknown group'} "
+            else f" Farthest from what the layout needs: {most['group_kind'] or UNKNOWN_GROUP} "
             f"{most['op']} with {most['observed_ratio']:.2f} times as many bytes."
         )
     else:
-        says += f" Most bytes: {first['group_kind'] or 'unknown group'} {first['op']}."
+        says += f" Most bytes: {first['group_kind'] or UNKNOWN_GROUP} {first['op']}."
     return Drawing(figure, look.shown_name(says, 400))

@@ -214,7 +214,8 @@ def rank_time(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         if middle[i] / total >= 0.0005
     ]
     least = int(np.argmin(table[:, 1]))
-    says = f"{plural(len(ranks), 'rank')}. The median of them: {', '.join(words)}."
+    whose = f"Rank {ranks[0]}" if len(ranks) == 1 else f"The median of {len(ranks):,} ranks"
+    says = f"{whose}: {', '.join(words)}."
     if table[least, 1] < MUCH_LESS_RATIO * middle[1]:
         says += f" Rank {ranks[least]} has least communication that nothing hides."
     if any(r["measured_on"] == "host" for r in rows["step_breakdown"]):

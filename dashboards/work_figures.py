@@ -44,16 +44,21 @@ def matrix_rates(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     figure = look.new_figure(1.35 + 0.3 * len(most))
     axes = figure.add_subplot()
     told = []
+    whose = _whose([r for kind in most for r in kinds[kind]])
+    is_spread_named = False
     for i, kind in enumerate(most):
         rates = [r["flops_per_s"] / TERA for r in kinds[kind]]
         middle = float(np.median(rates))
-        axes.plot(
-            [min(rates), max(rates)], [i, i], color=look.PALETTE["sky"], linewidth=5,
-            solid_capstyle="butt", label="slowest to fastest rank" if i == 0 else None,
-        )  # fmt: skip
+        if len({r["rank"] for r in kinds[kind]}) > 1:
+            axes.plot(
+                [min(rates), max(rates)], [i, i], color=look.PALETTE["sky"], linewidth=5,
+                solid_capstyle="butt",
+                label=None if is_spread_named else "slowest to fastest rank",
+            )  # fmt: skip
+            is_spread_named = True
         axes.plot(
             [middle], [i], linestyle="none", marker="o", markersize=7, markeredgewidth=0,
-            color=look.PALETTE["blue"], label="median rank" if i == 0 else None,
+            color=look.PALETTE["blue"], label=whose if i == 0 else None,
         )  # fmt: skip
         part = float(np.median([r["kernel_ratio"] or 0.0 for r in kinds[kind]]))
         axes.text(
@@ -72,7 +77,7 @@ def matrix_rates(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     axes.set_xlabel("TFLOP/s; at the right the share of computing")
     look.grid(axes, "x")
     look.legend(figure, 3)
-    says = f"{plural(len(most), 'kind')} of matrix products on the median rank: {'; '.join(told)}."
+    says = f"{plural(len(most), 'kind')} of matrix products on {_on(whose)}: {'; '.join(told)}."
     if peak:
         says += f" The peak of the {model} in 16 bits is {look.number(peak / TERA)} TFLOP/s."
     return Drawing(figure, says)
@@ -136,10 +141,24 @@ def roofline(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         + (_of_roof(gpu, x, y) if gpu is not None and _element_bytes(kind[1]) == 2 else "")
         for kind, (x, y) in zip(most, points, strict=True)
     ]
-    says = f"Matrix products on the median rank: {'; '.join(told)}."
+    whose = _whose([r for kind in most for r in kinds[kind]])
+    says = f"Matrix products on {_on(whose)}: {'; '.join(told)}."
     if gpu is None or peak is None:
         says += f" The peak of {model or 'this GPU'} is not known here."
     return Drawing(figure, look.shown_name(says, 900))
+
+
+MEDIAN_RANK = "median rank"
+
+
+def _whose(rows: Sequence[Row]) -> str:
+    """Whose the middle of these rows is: of one rank there is no median."""
+    ranks = {r["rank"] for r in rows}
+    return f"rank {ranks.pop()}" if len(ranks) == 1 else MEDIAN_RANK
+
+
+def _on(whose: str) -> str:
+    return f"the {whose}" if whose == MEDIAN_RANK else whose
 
 
 def _element_bytes(dtype: str | None) -> int:

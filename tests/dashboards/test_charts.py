@@ -315,6 +315,12 @@ def test_a_wide_axis_has_numbers_that_can_be_read() -> None:
     assert not any("$" in label for label in labels)
 
 
+def test_traffic_of_a_group_that_nothing_names_says_so() -> None:
+    found = made("traffic", traffic=[traffic_row(op="send", bytes_per_step=10.0)])
+    (name,) = [t.get_text() for t in found.figure.axes[0].get_yticklabels()]
+    assert name == "unknown group send"
+
+
 def test_traffic_without_a_description_says_so() -> None:
     found = made("traffic", traffic=[traffic_row(bytes_per_step=10.0)])
     assert "Nothing says what the layout needs" in found.says
@@ -484,6 +490,24 @@ def test_rates_stand_beside_the_peak_of_the_gpu() -> None:
     assert list(lines(found)["median rank"].get_xdata()) == [500.0]
     assert list(lines(found)["slowest to fastest rank"].get_xdata()) == [400.0, 700.0]
     assert any(name.startswith("peak in 16 bits: 990") for name in lines(found))
+
+
+def test_one_rank_has_no_median_and_no_slowest() -> None:
+    found = made("matrix_rates", gemm_efficiency=[product(7, 400e12)])
+    assert list(lines(found)["rank 7"].get_xdata()) == [400.0]
+    assert not any("fastest" in name or "median" in name for name in lines(found))
+    assert "on rank 7:" in found.says
+    roof = made(
+        "roofline", gemm_efficiency=[product(7, 4e12, total_flops=1e14, total_elements=1e9)]
+    )
+    assert "median" not in roof.says
+
+
+def test_a_kind_of_one_rank_does_not_hide_the_spread_of_another() -> None:
+    rows = [product(0, 400e12, kernel_ns=90 * MS), product(0, 3e14, operator="aten::bmm")]
+    found = made("matrix_rates", gemm_efficiency=[*rows, product(1, 5e14, operator="aten::bmm")])
+    assert list(lines(found)["slowest to fastest rank"].get_xdata()) == [300.0, 500.0]
+    assert "median rank" in lines(found)
 
 
 def test_an_unknown_gpu_has_no_peak() -> None:

@@ -19,7 +19,7 @@ from tracekit.findings import (
     When,
 )
 from tracekit.report import build_report
-from tracekit.report.budget import step_budget
+from tracekit.report.budget import beyond_parts, step_budget
 from tracekit.rules.steps import Steps
 
 MakeJob = Callable[..., Any]
@@ -165,3 +165,55 @@ def test_the_schedules_bubble_comes_out_of_waiting_then_idle(make_job: MakeJob) 
     everything = step_budget(facts.steps, [], 8e9)
     by_part = {p.part: round(p.s_per_step * 1e3) for p in everything}
     assert by_part == {"bubble": 15, "floor": 85, "unexplained": 0}
+
+
+def with_costs(job: Any, costs: dict[str, float]) -> tuple[dict[str, int], dict[str, int]]:
+    """Parts of the step in ms, and what of each finding's cost stands in other parts."""
+    found = [finding(rule, 0, s) for rule, s in costs.items()]
+    budget = step_budget(job.facts().steps, found)
+    own = {p.finding or p.part: round(p.s_per_step * 1e3) for p in budget}
+    beyond = {f.rule: round(s * 1e3) for f, s in beyond_parts(found, budget)}
+    return {name.partition("/")[0]: ms for name, ms in own.items() if ms}, beyond
+
+
+def test_communication_in_which_launches_are_waited_for_is_the_launches_part(
+    make_job: MakeJob,
+) -> None:
+    """Which of the two costs more does not decide whose the time is."""
+    job = make_job(comm_ms=60)  # of 100 ms: 30 computing, 60 communication, 10 idle
+    found = with_costs(job, {"exposed-communication": 0.060, "launch-bound": 0.050})
+    assert found == (
+        {"launch-bound": 50, "exposed-communication": 20, "floor": 30},
+        {"exposed-communication": 40},
+    )
+
+
+def test_launches_leave_what_is_not_theirs(make_job: MakeJob) -> None:
+    """Idle time has enough for them: communication keeps all of its own."""
+    found = with_costs(make_job(comm_ms=60), {"exposed-communication": 0.060, "launch-bound": 0.01})
+    assert found == ({"launch-bound": 10, "exposed-communication": 60, "floor": 30}, {})
+
+
+def test_a_culprit_comes_before_what_the_program_does(make_job: MakeJob) -> None:
+    found = with_costs(make_job(comm_ms=60), {"launch-bound": 0.065, "dataloader-stall": 0.040})
+    assert found == (
+        {"dataloader-stall": 40, "launch-bound": 30, "floor": 30},
+        {"launch-bound": 35},
+    )
+
+
+def test_what_is_missing_of_a_cost_is_told_from_a_hundredth_of_the_step(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=60)
+    assert with_costs(job, {"exposed-communication": 0.0609})[1] == {}
+    assert with_costs(job, {"exposed-communication": 0.0611})[1] == {"exposed-communication": 1}
+
+
+def test_a_sum_of_other_parts_is_not_said_to_lack_one(make_job: MakeJob) -> None:
+    assert with_costs(make_job(), {"low-mfu": 0.05})[1] == {}
+
+
+def test_what_is_explained_is_not_said_to_lack_a_part(make_job: MakeJob) -> None:
+    steps = make_job(comm_ms=60).facts().steps
+    cause = finding("dataloader-stall", 0, 0.060)
+    symptom = replace(finding("exposed-communication", 0, 0.060), explained_by=(cause.id,))
+    assert beyond_parts([cause, symptom], step_budget(steps, [cause, symptom])) == ()

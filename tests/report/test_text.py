@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,11 +15,15 @@ import pytest
 
 from tracekit.findings import BudgetPart, Evidence, Severity
 from tracekit.report import InputFile, Report, build_report
+from tracekit.report.html import to_html
+from tracekit.report.markdown import to_markdown
+from tracekit.report.notebook import report_html
 from tracekit.report.text import (
     MAX_LINES,
     MAX_UNCHECKED_LINES,
     _rounded,
     evidence_words,
+    to_text,
 )
 from tracekit.rules import RULES
 from tracekit.target import Target
@@ -294,3 +300,23 @@ def test_labels_and_ids_find_a_finding(make_job: MakeJob) -> None:
 def test_a_number_of_the_evidence_is_told_in_its_unit(value: float, unit: str, words: str) -> None:
     evidence = Evidence(name="it", value=value, unit=unit)
     assert evidence_words(evidence) == f"it: {words}"
+
+
+def test_a_cost_that_stands_in_another_part_is_named_below_the_sum(make_job: MakeJob) -> None:
+    """Else the same report would give one finding two sizes, and no reason."""
+    found = build_report(make_job(comm_ms=40).facts())
+    (finding,) = found.findings
+    less = [
+        replace(p, s_per_step=0.015) if p.finding else p for p in found.document.step_budget
+    ] + [BudgetPart(part="other_waiting", s_per_step=0.025)]
+    cut = replace(found, document=replace(found.document, step_budget=tuple(less)))
+    words = "In other parts: 25.0 ms of F1's 40.0 ms."
+    renderers = (partial(to_text, everything=True), to_markdown, to_html, report_html)
+    for rendered in renderers:
+        assert words in escape_free(rendered(cut))
+        assert "In other parts" not in rendered(found)
+    assert finding.rule == "exposed-communication"
+
+
+def escape_free(text: str) -> str:
+    return html.unescape(text).replace("\xa0", " ").replace("\\", "")

@@ -9,26 +9,30 @@ the parts are its own. In this order, each part taking only what is left:
    on ranks measured on the host at last out of computation, because fetching and collating are
    operators too;
 2. ``bubble``: idle time that the pipeline's schedule makes, out of exposed communication (a stage
-   waits in a receive), then out of idle time. Findings that blame nobody come after it: the
-   schedule is not their doing;
+   waits in a receive), then out of idle time. Findings that name no culprit come after it: the
+   schedule is not their doing. Of these first what the program does, then what only says how the
+   time is spent: communication that nothing hides is also where ranks wait for launches, and such
+   a finding keeps what no other gives a reason for;
 3. ``floor``: computation and copies that remain, what this layout computes;
 4. ``other_waiting``: exposed communication that remains, waiting and transfer alike;
 5. ``host``: idle time that remains;
 6. ``unexplained``: what is left of the step. It is never negative; it is not zero where rows
    contradict each other or a part of the step was not seen.
 
-All sums are in whole nanoseconds.
+So a part may be less than what its finding costs: ``beyond_parts`` says how much of it stands in
+other parts. All sums are in whole nanoseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracekit.findings import BudgetPart, Finding, Part
+from tracekit.findings import NOTE_RATIO, BudgetPart, Finding, Part
 from tracekit.rules import rule
 from tracekit.rules.steps import Parts, Steps
 
-_BUCKETS = {"communication": "comm", "idle": "idle"}
+_BUCKETS = {"communication": ("comm",), "idle first": ("idle", "comm")}
+_TURN = {"culprit": 0, "program": 1, "nobody": 2}
 
 
 def step_budget(
@@ -67,6 +71,20 @@ def step_budget(
     return tuple(BudgetPart(part=p, s_per_step=ns / 1e9, finding=f) for p, ns, f in kept)
 
 
+def beyond_parts(
+    findings: Sequence[Finding], budget: Sequence[BudgetPart]
+) -> tuple[tuple[Finding, float], ...]:
+    """Findings whose part of the step is less than what they cost, and by how many seconds.
+
+    The rest stands in other parts: of findings that name the same time, or of what the median rank
+    did meanwhile. Less than a hundredth of the step is not told.
+    """
+    own_s = {p.finding: p.s_per_step for p in budget}
+    step_s = sum(p.s_per_step for p in budget)
+    beyond = [(f, (f.impact.s_per_step or 0.0) - own_s.get(f.id, 0.0)) for f in _in_turn(findings)]
+    return tuple((f, s) for f, s in beyond if s >= NOTE_RATIO * step_s > 0)
+
+
 class _Buckets:
     """Nanoseconds of the step by what the rank did, none of which is given out twice."""
 
@@ -100,7 +118,7 @@ def _in_turn(findings: Sequence[Finding]) -> list[Finding]:
     ]  # fmt: skip
     in_turn = sorted(
         open_ones,
-        key=lambda f: (not rule(f.rule).names_culprit, -(f.impact.s_per_step or 0.0), f.id),
+        key=lambda f: (_TURN[rule(f.rule).blames], -(f.impact.s_per_step or 0.0), f.id),
     )
     # Ranks that are late together have one cost, which the finding of each carries.
     first: dict[object, Finding] = {}
@@ -112,7 +130,7 @@ def _in_turn(findings: Sequence[Finding]) -> list[Finding]:
 def _sources(finding: Finding, median_rank: int, is_host_side: bool) -> tuple[str, ...]:
     part = rule(finding.rule).budget
     if part in _BUCKETS:
-        return (_BUCKETS[part],)
+        return _BUCKETS[part]
     if median_rank not in finding.scope.ranks:
         return ("comm", "idle")
     return ("idle", "compute", "comm") if is_host_side else ("idle", "comm")

@@ -21,6 +21,7 @@ from tracekit.report.model import Document, InputFile, Report
 from tracekit.report.text import (
     amount_words,
     bench_words,
+    beyond_words,
     cost_words,
     more_commands,
     part_words,
@@ -292,7 +293,12 @@ def _budget(document: Document, labels: Mapping[str, str]) -> dict[str, Any] | N
         if times.std_s is not None:
             spread += f", standard deviation {seconds(times.std_s)}"
         spread += "."
-    return {"parts": parts, "words": sum_words(document) + ".", "spread": spread}
+    return {
+        "parts": parts,
+        "words": sum_words(document) + ".",
+        "beyond": beyond_words(document),
+        "spread": spread,
+    }
 
 
 _FINDING_COLOURS = ("red", "heat7", "heat4", "pink", "heat2")

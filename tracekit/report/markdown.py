@@ -7,6 +7,7 @@ import re
 from tracekit.findings import Finding
 from tracekit.report.model import Report
 from tracekit.report.text import (
+    beyond_words,
     cost_words,
     evidence_words,
     more_commands,
@@ -35,7 +36,8 @@ def to_markdown(report: Report) -> str:
     if notes.next_step:
         lines += ["", f"Next: {_prose(notes.next_step)}"]
     if document.step_budget:
-        lines += ["", f"Step: {escaped(sum_words(document))}."]
+        words = f"{sum_words(document)}. {beyond_words(document)}".rstrip()
+        lines += ["", f"Step: {escaped(words)}"]
     for i, finding in enumerate(document.findings, 1):
         lines += ["", *_finding(report, finding, i)]
     if document.findings:

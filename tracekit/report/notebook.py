@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from tracekit.findings import Finding
 from tracekit.report.model import Report
 from tracekit.report.text import (
+    beyond_words,
     cost_words,
     scope_words,
     sum_words,
@@ -29,7 +30,7 @@ def report_html(report: Report) -> str:
     elif report.notes.next_step:
         rows.append(("Do", report.notes.next_step))
     if document.step_budget:
-        rows.append(("Step", sum_words(document)))
+        rows.append(("Step", f"{sum_words(document)}. {beyond_words(document)}".rstrip()))
     if document.not_checked:
         count = plural(len({n.rule for n in document.not_checked}), "rule")
         rows.append(("Not checked", f"{count}: .document.not_checked"))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracekit.findings import BudgetPart, Evidence, Finding, Impact, NotChecked
+from tracekit.report.budget import beyond_parts
 from tracekit.report.model import Document, Notes, Report, Work
 from tracekit.report.page import MIN_WIDTH, Page
 from tracekit.rules import NAMES, RULES, rule, topic_of
@@ -24,6 +25,7 @@ SHOWN_FINDINGS = 4
 SHOWN_TOPICS = 4
 SHOWN_SOURCES = 2
 SHOWN_RULES = 3
+SHOWN_BEYOND = 3
 MAX_UNCHECKED_LINES = 4
 SHOWN_WORK = 3
 MAX_WORK = 25
@@ -298,6 +300,7 @@ def _step(page: Page, document: Document, notes: Notes) -> None:
     if document.step_budget:
         parts, spread = sum_words(document), _spread(document)
         page.parts("STEP", parts + spread)
+        page.say("", beyond_words(document))
     shares = notes.shares
     if shares is None:
         return
@@ -363,6 +366,17 @@ def sum_words(document: Document) -> str:
         if value > 0
     ]
     return f"{total:.{digits}f} {unit} = {' + '.join(words)}"
+
+
+def beyond_words(document: Document) -> str:
+    """``In other parts: 397 ms of F2's 450 ms.``; empty where each finding that the step is
+    divided by has a part as long as its cost."""
+    labels = _labels(document.findings)
+    told = [
+        f"{seconds(beyond_s)} of {labels[finding.id]}'s {seconds(finding.impact.s_per_step or 0.0)}"
+        for finding, beyond_s in beyond_parts(document.findings, document.step_budget)
+    ]
+    return f"In other parts: {some(told, SHOWN_BEYOND)}." if told else ""
 
 
 def _rounded(values: Sequence[float], digits: int) -> list[int]:

@@ -130,9 +130,10 @@ class Rule:
     absorbs: tuple[Effect, ...] = ()
     """Faults that it sees with another instrument: a finding that ``sees`` one in the same place
     and this one become one finding, under this rule's name. It makes them too."""
-    budget: Literal["place", "communication", "idle", "counted"] = "place"
+    budget: Literal["place", "communication", "idle first", "counted"] = "place"
     """What part of the step its cost comes out of: by where its ranks are; only exposed
-    communication, or idle time; none, as the sum of what stands in the budget already."""
+    communication; idle time, then exposed communication; none, as the sum of what stands in the
+    budget already."""
     bound: Literal["communication", "communication and copies"] | None = None
     """What nothing but can cost by it: communication of the rank that has most; of the ranks that
     the rule names, which says itself how much."""

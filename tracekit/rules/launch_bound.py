@@ -381,6 +381,6 @@ RULE = Rule(
     needs=NEEDS,
     explains=("unfed GPUs",),
     symptom_of=("stalled launches",),
-    budget="idle",
+    budget="idle first",
     judges_windows=True,
 )

@@ -14,11 +14,12 @@ import pytest
 
 import tracekit
 from soaks import soak
-from tracekit import api, cache, catalog, kept, macros
+from tracekit import answers, api, cache, catalog, kept, macros
+from tracekit.answers import MANY_ROWS
 from tracekit.api import OpenRun
 from tracekit.cli import main
 from tracekit.errors import QueryError
-from tracekit.kept import Kept
+from tracekit.kept import FOLDER, Kept
 from tracekit.runs import build
 from tracekit.schema import TABLES
 from tracekit.store import Selection, reader
@@ -238,6 +239,37 @@ def test_the_second_diagnosis_asks_nothing(
     names = times_asked(monkeypatch)
     monkeypatch.setattr(reader, "connect", None)  # who calls it fails
     assert told(run) == report
+    assert not names
+
+
+def test_what_a_page_shares_with_its_diagnosis_is_asked_there(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page is the same, long answers or short; who expects it asks nothing twice."""
+    pages = []
+    for most in (MANY_ROWS, 0):
+        for is_expected in (False, True):
+            copy = tmp_path / f"{most}-{is_expected}"
+            shutil.copytree(run, copy, ignore=shutil.ignore_patterns(FOLDER))
+            monkeypatch.setattr(answers, "MANY_ROWS", most)
+            with tracekit.open(copy) as opened:
+                opened.name, opened.target = "job", Target(("job",))
+                if is_expected:
+                    opened.expect_page()
+                report = opened.diagnose()
+                names = times_asked(monkeypatch)
+                pages.append(opened.page(report))
+            assert ("delay_matrix" in names) is not is_expected
+            assert "overlap" not in names
+    assert len(set(pages)) == 1
+
+
+def test_the_second_page_asks_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tracekit.open(run) as opened:
+        first = opened.page()
+    names = times_asked(monkeypatch)
+    with tracekit.open(run) as opened:
+        assert opened.page() == first
     assert not names
 
 

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -24,6 +24,7 @@ from tracekit.store import Run, beside
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
     from tracekit.catalog import Query
 
@@ -37,6 +38,8 @@ ACTIVITY = frozenset(("activity_period", "activity_step", "counter_statement"))
 ACTIVITY_READS = ("clock", "gpu_sample", "net_sample")
 MANY_QUERIES = 10
 """From so many queries on what they read of a small run is held in memory."""
+MANY_ROWS = 10_000
+"""Rows of one answer beyond which it stays a table, which is not kept."""
 QUERY_THREADS = 4
 """Queries of a small run that run at a time: more share too little memory."""
 
@@ -48,6 +51,8 @@ class Answers:
         self._run = run
         self._macros: set[str] = set()
         self._is_activity_seen = False
+        self._expected: tuple[str, ...] = ()
+        self._large: dict[str, pa.Table] = {}
 
     def con(self, queries: Iterable[Query] | None = None) -> duckdb.DuckDBPyConnection:
         """The connection with the views and macros of those queries; with all, unless named."""
@@ -138,18 +143,48 @@ class Answers:
 
     @contextmanager
     def sharing(self, names: Iterable[str]) -> Iterator[None]:
-        """Within it, what several of these queries derive is derived once."""
+        """Within it, what several of these queries derive is derived once; at its end, what
+        expected ones derive of the same is there too, so these are asked."""
         names = [n for n in names if self.kept_rows(n) is None]
         if not names:
             yield
             return
-        con = self.con(map(catalog.find, names))
         hosts = not isinstance(self._run, Run) or self._run.may_have_hosts
+        unknown = [n for n in self._expected if not self._is_known(n)]
+        also = catalog.sharing_with(names, unknown, may_have_hosts=hosts)
+        con = self.con(map(catalog.find, [*names, *also]))
         # Who was given a connection with all macros may hold it; others ask for what they need.
         is_held = not isinstance(self._run, Run) or self._macros >= macros.macros().keys()
         loaded = None if is_held else self._macros
-        with catalog.shared(con, names, may_have_hosts=hosts, loaded=loaded):
+        with catalog.shared(con, [*names, *also], may_have_hosts=hosts, loaded=loaded):
             yield
+            for name in also:
+                with suppress(QueryError):  # whoever asks for it is told why
+                    found = self.long(name)
+                    if not isinstance(found, list):
+                        self._large[name] = found
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Queries that will be asked, with ``long``, when others have been."""
+        self._expected = tuple(names)
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._large or self.kept_rows(name) is not None
+
+    def long(self, name: str) -> Rows | pa.Table:
+        """The rows of a named query that may have many: then as a table, and not kept, because a
+        million pairs of ranks as objects would take a gigabyte. QueryError where DuckDB refuses."""
+        known = self.kept_rows(name)
+        if known is not None:
+            return known
+        if name in self._large:
+            return self._large.pop(name)
+        table = catalog.run(self.con([catalog.find(name)]), name)
+        if table.num_rows > MANY_ROWS:
+            return table
+        rows: Rows = table.to_pylist()
+        self.keep(name, NO_PARAMS, rows)
+        return rows
 
     def each(
         self, names: Sequence[str], params: Mapping[str, object] = NO_PARAMS

@@ -194,11 +194,19 @@ class OpenRun:
             description=self.job,
         )
 
+    def expect_page(self) -> None:
+        """Say before a diagnosis that its page will be asked for: so it takes less time."""
+        from tracekit import pictures
+
+        pictures.expect_page(self.answers, self.run.tables)
+
     def page(self, report: Report | None = None) -> str:
         """The report as one HTML page that needs no network; None diagnoses first."""
         from tracekit import pictures
 
-        report = report if report is not None else self.diagnose()
+        if report is None:
+            self.expect_page()
+            report = self.diagnose()
         return pictures.page(self.answers, report, self.run.tables, self.job)
 
     def plot(self, name: str, *, findings: bool = True) -> Figure:

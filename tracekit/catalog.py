@@ -422,6 +422,20 @@ def shared(
             con.execute(f"DROP TABLE shared_{name}")
 
 
+def sharing_with(
+    names: Iterable[str], others: Iterable[str], *, may_have_hosts: bool = True
+) -> list[str]:
+    """Of the other queries, those that derive what one of the named queries derives as well."""
+    statements = _macro_statements(may_have_hosts)
+    names = [*names]
+    derived = macros.used_by(" ".join(find(n).sql for n in names), statements) & {*SHARED_MACROS}
+    return [
+        other
+        for other in others
+        if other not in names and derived & macros.used_by(find(other).sql, statements)
+    ]
+
+
 def rank_ranges(con: duckdb.DuckDBPyConnection) -> Sequence[tuple[int, int]]:
     """First and last ranks that together have up to ``MAX_EVENTS`` events; none where unknown."""
     import duckdb

@@ -42,13 +42,12 @@ def rows_for(
     failed: dict[str, NotDrawn] = {}
 
     def asked_of(name: str) -> Sequence[Mapping[str, Any]]:
-        known = None if name == "gpu_series" else answers.kept_rows(name)
-        if known is not None:  # a diagnosis asked it: half of a page's queries
-            return list(traffic.beside(known, description)) if name == "traffic" else known
-        answer = catalog.run(answers.con([catalog.find(name)]), name)
-        if name == "traffic":
-            return list(traffic.beside(TableRows(answer), description))
-        return TableRows(_of_accused(answer, findings) if name == "gpu_series" else answer)
+        if name == "gpu_series":
+            series = catalog.run(answers.con([catalog.find(name)]), name)
+            return TableRows(_of_accused(series, findings))
+        found = answers.long(name)  # half of a page's queries a diagnosis has asked
+        rows = found if isinstance(found, list) else TableRows(found)
+        return list(traffic.beside(rows, description)) if name == "traffic" else rows
 
     asked = [n for n in rows if not catalog.finds_nothing(catalog.find(n), filled)]
     with answers.sharing(asked):
@@ -123,6 +122,15 @@ def plot(
     return drawing.figure
 
 
+def expect_page(answers: Answers, filled: Collection[str]) -> None:
+    """What a diagnosis derives and the page's figures need as well is then derived once."""
+    from tracekit import catalog
+
+    filled = answers.with_domains(filled)
+    asked = dict.fromkeys(q for c in charts() for q in c.queries if q != "gpu_series")
+    answers.expect(q for q in asked if not catalog.finds_nothing(catalog.find(q), filled))
+
+
 def page(
     answers: Answers,
     report: Report,
@@ -137,6 +145,7 @@ def page(
     listings = [t for t in LISTINGS if t.max_ranks is None or ranks_count <= t.max_ranks]
     wanted = dict.fromkeys([q for c in charts() for q in c.queries] + [t.query for t in listings])
     rows, failed = rows_for(answers, wanted, filled, description, report.findings)
+    answers.save()
 
     def drawing(wanted: Chart) -> Drawing | NotDrawn | None:
         made = attempted(lambda: drawn(wanted, rows, report.findings))

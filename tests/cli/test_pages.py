@@ -111,6 +111,7 @@ def test_what_cannot_be_drawn_is_a_note_in_its_place(
         monkeypatch.setattr(listing, "LISTINGS", (replace(table, make=_broken),))
     else:
         title, why = "Modules and named ranges", "query module_summary: no memory left"
+        monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))  # no answer is kept there
         asked = catalog.run
 
         def run_but_one(con: object, name: str, **params: object) -> object:
@@ -137,11 +138,12 @@ def test_a_figure_whose_query_fails_says_so(
     asked = catalog.run
 
     def refused(con: object, name: str, **params: object) -> object:
-        if name == "delay_matrix":  # no diagnosis asks it, so that no answer is kept
+        if name == "delay_matrix":
             raise QueryError("no memory left")
         return asked(con, name, **params)  # type: ignore[arg-type]
 
     monkeypatch.setattr(catalog, "run", refused)
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))  # no answer is kept there
     path = str(tmp_path / "f.svg")
     with pytest.raises(SystemExit) as ended:
         main(["plot", str(job), "delay_matrix", "-o", path, "--no-findings"])

@@ -96,6 +96,8 @@ def diagnose(
     _check_names(settings, select or (), ignore or ())
     with open_target(paths, job, chosen, workers, memory, nsys, budget) as run:
         _name_config(run, config)
+        if format_ is ReportFormat.html:
+            run.expect_page()
         report = run.diagnose(select=select or (), ignore=ignore or (), config=settings)
         page = run.page(report) if format_ is ReportFormat.html else None
     write_text(page or _rendered(report, format_, everything, output), output)

@@ -302,6 +302,34 @@ def test_a_command_that_cannot_be_meant_costs_no_night(
     assert "--notify-command" in err
 
 
+def test_losses_are_in_money_where_a_price_is_stated(
+    real: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("rollup", real, "--workers", 1, "--format", "json")
+    plain = json.loads(call(capsys, *words)[1])
+    assert plain["price"] is None
+    assert {loss["amount_per_day"] for loss in plain["losses"]} == {None}
+    priced = json.loads(call(capsys, *words, "--gpu-hour-price", "200.5 EUR")[1])
+    assert priced["price"] == {"gpu_hour": 200.5, "currency": "EUR"}
+    assert [loss["amount_per_day"] for loss in priced["losses"]] == pytest.approx(
+        [200.5 * loss["gpu_hours_per_day"] for loss in plain["losses"]]
+    )
+    largest = plain["losses"][0]["gpu_hours_per_day"]
+    for price, told in (("200.5EUR", f"{200.5 * largest:,.0f} EUR"), ("1$", f"{largest:.2f} $")):
+        out = call(capsys, "rollup", real, "--workers", 1, "--gpu-hour-price", price)[1]
+        assert f", {told} a day, " in out
+    assert "EUR" not in call(capsys, "rollup", real, "--workers", 1)[1]
+
+
+@pytest.mark.parametrize("price", ["", "2.1", "EUR", "-2EUR", "0EUR", "nan", "1e9EUR", "2,1EUR"])
+def test_a_price_that_is_none_is_refused(
+    price: str, real: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, "rollup", real, f"--gpu-hour-price={price}")
+    assert (code, out) == (2, "")
+    assert "2.10EUR" in err
+
+
 def test_a_notification_that_fails_is_said_and_the_night_stands(
     real: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

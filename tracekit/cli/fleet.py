@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from tracekit.wording import plural, safe
 if TYPE_CHECKING:
     from tracekit.fleet.lake import Entry
     from tracekit.fleet.lakes import AnyLake
-    from tracekit.fleet.night import Night
+    from tracekit.fleet.night import Night, Price
     from tracekit.fleet.rollup import Rolled
     from tracekit.fleet.store import FleetStore
     from tracekit.store.removal import Removed
@@ -214,6 +215,12 @@ def rollup(
         Path | None,
         typer.Option("--textfile", metavar="F", help="Replace F: the night, for node-exporter."),
     ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-hour-price", metavar="PRICE", help="Losses in money too, as at 2.10EUR."
+        ),
+    ] = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
     scheduler: o.SchedulerOpt = None,
@@ -241,6 +248,7 @@ def rollup(
     if date is not None and since is not None:
         raise UsageError("--date and --since exclude each other", hint="--since 2026-07-21")
     command = _words(notify_command)
+    stated = _price(price)
     found = lake_at(lake)
     memory_bytes = o.parse_size(memory, "--memory")
     with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
@@ -265,7 +273,7 @@ def rollup(
     if day is None:
         note("the lake has no run yet")
         return 2 if strict and rolled.failed else 0
-    night = judged(store, day, rolled)
+    night = judged(store, day, rolled, price=stated)
     _log_counts(rolled, day)
     text = _written(night, format_, found)
     write_text(text, output)
@@ -346,6 +354,21 @@ def _write_metrics(
         write_text(metrics.history(store, first, night.date), openmetrics)
     if textfile is not None:
         write_text(metrics.current(night), textfile)
+
+
+def _price(text: str | None) -> Price | None:
+    """An amount with its currency. UsageError where it is something else, or nothing."""
+    from tracekit.fleet.night import Price
+
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]{1,8}|[$€£¥])", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise UsageError(
+            f"--gpu-hour-price: {text!r} is no price with a currency",
+            hint="--gpu-hour-price 2.10EUR",
+        )
+    return Price(float(found[1]), found[2])
 
 
 def _words(command: str | None) -> list[str]:

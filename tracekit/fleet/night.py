@@ -27,6 +27,16 @@ class Loss:
     """A rule, or the part of the step that no finding has."""
     gpu_hours_per_day: float
     runs_count: int
+    amount_per_day: float | None
+    """The same in money; None where no price is stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a GPU-hour costs, as whoever asks states it."""
+
+    gpu_hour: float
+    currency: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +65,7 @@ class Night:
     gpu_hours_per_day: float
     """Of all runs of the night, if each ran so for a day: what losses are a part of."""
     quality: Quality
+    price: Price | None
     is_short: bool
     """Whether far fewer runs came than usual."""
 
@@ -71,7 +82,13 @@ def regression_severity(regression: Regression) -> Severity:
     return severity_of(ratio / (1 + ratio))
 
 
-def judged(store: FleetStore, day: str, rolled: Rolled, limits: Limits | None = None) -> Night:
+def judged(
+    store: FleetStore,
+    day: str,
+    rolled: Rolled,
+    limits: Limits | None = None,
+    price: Price | None = None,
+) -> Night:
     """What a date says beside the weeks before it; reads no other rows."""
     limits = limits or Limits()
     first = (date.fromisoformat(day) - timedelta(days=limits.window_days - 1)).isoformat()
@@ -86,9 +103,10 @@ def judged(store: FleetStore, day: str, rolled: Rolled, limits: Limits | None = 
         rolled=rolled,
         regressions=tuple(regressions(jobs, limits, day)),
         offenders=tuple(offenders(places, limits, day)),
-        losses=_losses(budget),
+        losses=_losses(budget, price),
         gpu_hours_per_day=sum(r["gpu_hours_per_day"] for r in budget),
         quality=quality,
+        price=price,
         is_short=usual is not None and len(today) < limits.few_jobs_ratio * usual,
     )
 
@@ -110,7 +128,7 @@ def _is_partial(job: Row) -> bool:
     return is_short or bool(job["inputs_bad_count"])
 
 
-def _losses(budget: Sequence[Row]) -> tuple[Loss, ...]:
+def _losses(budget: Sequence[Row], price: Price | None) -> tuple[Loss, ...]:
     """Parts of the steps of a night, largest first; the floor is no loss."""
     hours: dict[str, float] = defaultdict(float)
     runs: dict[str, set[str]] = defaultdict(set)
@@ -120,6 +138,11 @@ def _losses(budget: Sequence[Row]) -> tuple[Loss, ...]:
             hours[cause] += row["gpu_hours_per_day"]
             runs[cause].add(row["run"])
     return tuple(
-        Loss(cause=cause, gpu_hours_per_day=hours[cause], runs_count=len(runs[cause]))
+        Loss(
+            cause=cause,
+            gpu_hours_per_day=hours[cause],
+            runs_count=len(runs[cause]),
+            amount_per_day=price.gpu_hour * hours[cause] if price else None,
+        )
         for cause in sorted(hours, key=lambda c: (-hours[c], c))
     )

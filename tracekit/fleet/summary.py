@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracekit.fleet.night import Night, regression_severity
+from tracekit.fleet.night import Loss, Night, regression_severity
 from tracekit.fleet.offenders import Offender
 from tracekit.fleet.regressions import FamilyChange, Regression
 from tracekit.report.json import plain
@@ -17,6 +17,8 @@ from tracekit.wording import cut, plural, safe, seconds, share, some
 SHOWN_FAMILIES = 4
 SHOWN_LOSSES = 5
 SHOWN_NAMES = 4
+SMALL_AMOUNT = 100
+"""Money below which cents are told."""
 LEAST_LOSS_RATIO = 0.001
 """What costs less of a night's GPU-hours is not told."""
 SHOWN_REASON = 160
@@ -151,10 +153,18 @@ def _losses(night: Night) -> list[str]:
         return []
     return [
         f"{loss.cause}: {loss.gpu_hours_per_day:,.0f} of {total:,.0f} GPU-hours a day "
-        f"({share(loss.gpu_hours_per_day / total)}), {plural(loss.runs_count, 'run')}"
+        f"({share(loss.gpu_hours_per_day / total)}){_money(loss, night)}, "
+        f"{plural(loss.runs_count, 'run')}"
         for loss in night.losses[:SHOWN_LOSSES]
         if loss.gpu_hours_per_day >= LEAST_LOSS_RATIO * total
     ]
+
+
+def _money(loss: Loss, night: Night) -> str:
+    if loss.amount_per_day is None or night.price is None:
+        return ""
+    digits = 0 if loss.amount_per_day >= SMALL_AMOUNT else 2
+    return f", {loss.amount_per_day:,.{digits}f} {safe(night.price.currency)} a day"
 
 
 def data_lines(night: Night) -> list[str]:

@@ -154,8 +154,9 @@ def test_foreign_names_cannot_move_the_terminal(
         if event.get("cat") == "kernel":
             event["name"], event["dur"] = "\x1b[2J<script>|\u202e", event["dur"] * 1.2
     write_trace(tmp_path / "rank0.json.gz", document)
-    for format_ in ("text", "markdown"):
-        _, out, _ = compare(capsys, jobs / "fast", tmp_path, "--all", "--format", format_)
+    found = tracekit.compare(jobs / "fast", tmp_path).to_markdown()
+    shown = compare(capsys, jobs / "fast", tmp_path, "--all")[1]
+    for format_, out in (("text", shown), ("markdown", found)):
         assert "script" in out
         assert "\x1b" not in out
         assert "\u202e" not in out
@@ -184,11 +185,16 @@ def test_foreign_names_of_calls_change_nothing_in_any_output(
             if folder == "foreign" and event["name"] in ("gemm", "aten::mm"):
                 event["name"] = f"{event['name']} {name}"
         write_trace(tmp_path / folder / "rank0.json", document)
-    for format_ in ("text", "markdown", "html"):
-        page = tmp_path / f"page.{format_}"
-        words = ("--all", "--format", format_, "-o", page)
-        assert compare(capsys, tmp_path / "plain", tmp_path / "foreign", *words)[0] == 0
-        text = page.read_text(encoding="utf-8")
+    page = tmp_path / "page.html"
+    words = ("--format", "html", "-o", page)
+    assert compare(capsys, tmp_path / "plain", tmp_path / "foreign", *words)[0] == 0
+    found = tracekit.compare(tmp_path / "plain", tmp_path / "foreign")
+    shown = {
+        "text": found.to_text(everything=True),
+        "markdown": found.to_markdown(),
+        "html": page.read_text(encoding="utf-8"),
+    }
+    for format_, text in shown.items():
         assert "renamed" in text
         assert "alert(1)" in html.unescape(text).replace("\\", "")
         assert "\x1b" not in text

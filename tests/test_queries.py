@@ -36,7 +36,7 @@ import duckdb
 import pytest
 from source_tables import create_table
 
-from soaks import soak
+from soaks import examples, soak
 from tracekit import catalog
 from tracekit.schema import Column, Table, table
 
@@ -148,7 +148,7 @@ def test_a_query_answers_its_case(con: duckdb.DuckDBPyConnection, path: Path, in
         path.write_text(head + mark + tail.replace(old, f"expect\n```csv\n{found}```", 1))
         return
     assert found == case.expected, case.title
-    for seed in range(2 if query.name in TOLD_BY_CASES else 1):
+    for seed in range(examples(1, 2) if query.name in TOLD_BY_CASES else 1):
         rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
         _assert_order_and_clocks_change_nothing(con, query, case.given, rows, rng, **case.params)
 
@@ -349,7 +349,7 @@ def test_without_a_table_that_it_needs_a_query_finds_nothing(
         assert _answer(con, query, {**given, name: left}) == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", soak(range(5), fast=2))
 def test_the_parts_of_a_step_sum_to_the_step(con: duckdb.DuckDBPyConnection, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
     query = catalog.find("step_breakdown")
@@ -364,7 +364,7 @@ def test_the_parts_of_a_step_sum_to_the_step(con: duckdb.DuckDBPyConnection, see
         assert min(parts) >= 0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", soak(range(5), fast=2))
 def test_what_a_thread_spent_sums_to_its_steps(con: duckdb.DuckDBPyConnection, seed: int) -> None:
     """Whatever nests, overlaps or is missing: each moment is one part's."""
     rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
@@ -387,7 +387,7 @@ def test_what_a_thread_spent_sums_to_its_steps(con: duckdb.DuckDBPyConnection, s
     assert sorted(found) == [(n, b - a) for n, a, b in steps]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", soak(range(5), fast=2))
 def test_exposed_communication_by_operation_sums_to_what_overlap_states(
     con: duckdb.DuckDBPyConnection, seed: int
 ) -> None:

@@ -166,15 +166,15 @@ def test_clocks_that_meet_in_short_operations_are_told_apart_far_from_the_refere
     assert min(errors[c] for c in (4, 5, 6, 7)) > 1 * MS
     for a in range(8):
         for b in range(8):
-            apart = int(found.apart_ns[a, b])
+            apart = int(found.apart_ns(a)[b])
             off = (skews[a] + offsets[a]) - (skews[b] + offsets[b])
             assert abs(off) <= apart <= errors[a] + errors[b] + 2
-    assert max(int(found.apart_ns[a, b]) for a in (4, 5, 6, 7) for b in (4, 5, 6, 7)) < 200_000
+    assert max(int(found.apart_ns(a)[b]) for a in (4, 5, 6, 7) for b in (4, 5, 6, 7)) < 200_000
     # Only clocks of one group are kept, and only where that says more than the reference does.
     kept = {(a, b): e for a, b, e in found.pairs([(4, 5, 6, 7), (0, 4), (0, 1, 2, 3)])}
     assert {(4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7)} <= set(kept)
     assert not {(a, b) for a, b in kept if a < 4 <= b}
-    assert all(kept[a, b] == found.apart_ns[a, b] for a, b in kept)
+    assert all(kept[a, b] == found.apart_ns(a)[b] for a, b in kept)
 
 
 def test_the_interval_of_a_pair_is_the_shortest_way_and_no_wider_than_its_own_bounds() -> None:
@@ -182,18 +182,30 @@ def test_the_interval_of_a_pair_is_the_shortest_way_and_no_wider_than_its_own_bo
     start = np.array([[0, 0, EARLY], [0, EARLY, 0], [EARLY, 0, 0]]) + 0
     end = np.array([[100, 300, LATE], [200, LATE, 200], [LATE, 30, 50]])
     one = Instances((0, 1, 2), start, end, np.full(3, 8))
-    apart = align([one], range(3)).apart_ns
+    found = align([one], range(3))
     # 1 may exceed 0 by 100, 2 by min(200, 50 + 100); 0 may exceed 1 by min(300, 200 + 30).
-    assert apart.tolist() == [[0, 230, 200], [230, 0, 50], [200, 50, 0]]
+    assert [found.apart_ns(c).tolist() for c in range(3)] == [
+        [0, 230, 200],
+        [230, 0, 50],
+        [200, 50, 0],
+    ]
 
 
 def test_clocks_that_meet_each_other_but_not_the_reference_are_compared() -> None:
     found = align([rounds((1, 2), [0, 0, 20_000], 50_000, 1)], range(3))
     assert [o.error_ns for o in found.offsets] == [None, None]
-    assert found.apart_ns[0].tolist() == [0, UNKNOWN, UNKNOWN]
+    assert found.apart_ns(0).tolist() == [0, UNKNOWN, UNKNOWN]
     ((one, other, apart),) = found.pairs([(0, 1, 2)])
     assert (one, other) == (1, 2)
     assert 20_000 <= apart < 200_000
+
+
+def test_clocks_that_are_not_moved_are_as_far_apart_as_they_are() -> None:
+    """Nothing connects 1 and 2 with the reference, so neither is moved, and they are 40 ms off."""
+    found = align([rounds((1, 2), [0, 0, 40 * MS], 50_000, 1)], range(3))
+    assert [o.offset_ns for o in found.offsets] == [0, 0]
+    ((_, _, apart),) = found.pairs([(0, 1, 2)])
+    assert 40 * MS <= apart < 43 * MS
 
 
 def test_contradicting_bounds_compare_nothing() -> None:
@@ -201,7 +213,7 @@ def test_contradicting_bounds_compare_nothing() -> None:
     end = np.array([[100_000, 1_000_000]])
     back = Instances((0, 1), start[:, ::-1].copy(), end[:, ::-1].copy(), np.full(1, 8))
     found = align([Instances((0, 1), start, end, np.full(1, 8)), back], range(2))
-    assert found.apart_ns[0, 1] == UNKNOWN
+    assert found.apart_ns(0)[1] == UNKNOWN
     assert list(found.pairs([(0, 1)])) == []
 
 

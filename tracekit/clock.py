@@ -18,9 +18,12 @@ where they scatter little and do not depend on the size of the operation.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from tracekit.bounds import UNBOUND, Bounds, Meetings, Search, without_own
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,6 +52,10 @@ MAX_ROOMS = 300_000_000
 
 MIN_INSTANCES = 16
 """As many are taken in any case."""
+
+MAX_CLOCKS_BY_PAIR = 64
+"""Of so many clocks of a communicator each pair has one bound: fewer than its instances have
+entries and exits."""
 
 MAX_PAIRS = 1_000_000
 """Pairs of clocks whose error is kept; those of small groups first."""
@@ -90,43 +97,67 @@ class Offset:
     method: str
 
 
-@dataclass(frozen=True)
 class Alignment:
     """The offsets of a capture's clocks, and how far any two of them may still be apart."""
 
-    offsets: list[Offset]
-    """One for each clock but the reference."""
-    clock_ids: tuple[int, ...]
-    apart_ns: Ints
-    """By clock and clock, in the order of clock_ids: the error of their difference once both are
-    corrected; UNKNOWN where nothing bounds it from both sides."""
+    def __init__(
+        self, offsets: list[Offset], clock_ids: Sequence[int], left: Left | None = None
+    ) -> None:
+        self.offsets = offsets
+        """One for each clock but the reference."""
+        self.clock_ids = tuple(clock_ids)
+        self._left = left
+        self._at = {clock: i for i, clock in enumerate(clock_ids)}
+
+    def apart_ns(self, clock: int) -> Ints:
+        """In the order of clock_ids: the error of each one's difference from this clock once both
+        are corrected; UNKNOWN where nothing bounds it from both sides."""
+        import numpy as np
+
+        at = self._at[clock]
+        if self._left is not None:
+            return self._left.apart_ns(at)
+        apart = np.full(len(self.clock_ids), UNKNOWN, np.int64)
+        apart[at] = 0
+        return apart
 
     def pairs(self, groups: Iterable[Iterable[int]]) -> Iterator[tuple[int, int, int]]:
         """Clocks that share one of the groups and how far they may be apart, each pair once: only
         where that is less than what both may be off against the reference, and MAX_PAIRS at most,
         the smallest groups first."""
+        import numpy as np
+
+        if self._left is None:
+            return
         errors = {o.clock_id: o.error_ns for o in self.offsets}
-        at = {clock: i for i, clock in enumerate(self.clock_ids)}
-        seen: set[tuple[int, int]] = set()
+        for source, others in self._asked(groups).items():
+            apart = self._left.apart_ns(self._at[source], np.array([self._at[o] for o in others]))
+            for other in others:
+                error_ns = int(apart[self._at[other]])
+                through = errors.get(source, 0), errors.get(other, 0)
+                is_tighter = None in through or error_ns < sum(e or 0 for e in through)
+                if error_ns != UNKNOWN and is_tighter:
+                    yield source, other, error_ns
+
+    def _asked(self, groups: Iterable[Iterable[int]]) -> dict[int, list[int]]:
+        """The later clocks of each clock's groups."""
+        asked: dict[int, dict[int, None]] = defaultdict(dict)
+        count = 0
         for group in sorted({tuple(sorted(set(g))) for g in groups}, key=lambda g: (len(g), g)):
             for i, source in enumerate(group):
                 for other in group[i + 1 :]:
-                    if (source, other) in seen:
+                    if other in asked[source]:
                         continue
-                    if len(seen) >= MAX_PAIRS:
-                        return
-                    seen.add((source, other))
-                    apart = int(self.apart_ns[at[source], at[other]])
-                    through = errors.get(source, 0), errors.get(other, 0)
-                    is_tighter = None in through or apart < sum(e or 0 for e in through)
-                    if apart != UNKNOWN and is_tighter:
-                        yield source, other, apart
+                    if count >= MAX_PAIRS:
+                        return {s: list(others) for s, others in asked.items() if others}
+                    asked[source][other] = None
+                    count += 1
+        return {s: list(others) for s, others in asked.items() if others}
 
 
 UNKNOWN = -1
 EARLY = -(2**62)
 LATE = 2**62
-UNBOUND = float("inf")
 
 
 def align(
@@ -142,73 +173,117 @@ def align(
     ``is_epoch``: the clocks count from the epoch, so zero is a good guess; else any correction
     that the bounds allow is applied.
     """
-    import numpy as np
 
     ids = sorted(set(clock_ids))
     if len(ids) < 2:
-        return Alignment([], tuple(ids), np.zeros((len(ids), len(ids)), np.int64))
+        return Alignment([], ids)
     bounds = _bounds(instances, ids)
     if end_ns - start_ns >= DRIFT_WINDOW_NS:
         drifting = _drifting(instances, ids, bounds, start_ns, end_ns, is_epoch)
         if drifting is not None:
             return drifting
-    closed, slack_ns = _closed(bounds)
-    if closed is None:
+    possible, slack_ns = _consistent(bounds)
+    if possible is None:
         why = "the bounds contradict each other"
-        offsets = [Offset(c, ids[0], 0, 0.0, 0, None, why) for c in ids[1:]]
-        unknown = np.full((len(ids), len(ids)), UNKNOWN)
-        np.fill_diagonal(unknown, 0)
-        return Alignment(offsets, tuple(ids), unknown)
-    closed = _narrowed(instances, ids, closed)
-    values = np.rint(_choose(closed, is_epoch))
-    apart = _apart(closed, values, slack_ns)
+        return Alignment([Offset(c, ids[0], 0, 0.0, 0, None, why) for c in ids[1:]], ids)
+    possible = _narrowed(instances, ids, possible)
+    left = Left(possible, _choose(possible, is_epoch), slack_ns)
+    apart, values = left.apart_ns(0), left.offsets_ns
     offsets = []
     for i, clock in enumerate(ids[1:], start=1):
-        if apart[0, i] == UNKNOWN:
+        if apart[i] == UNKNOWN:
             offsets.append(Offset(clock, ids[0], 0, 0.0, 0, None, "not connected"))
             continue
         method = "causality" if values[i] else "wall clock, within the bounds of causality"
-        offsets.append(Offset(clock, ids[0], int(values[i]), 0.0, 0, int(apart[0, i]), method))
-    return Alignment(offsets, tuple(ids), apart)
+        offsets.append(Offset(clock, ids[0], int(values[i]), 0.0, 0, int(apart[i]), method))
+    return Alignment(offsets, ids, left)
 
 
-def _apart(closed: Floats, values: Floats, slack_ns: float) -> Ints:
-    """How far the difference of two corrected clocks may be off: to the farther end of what
-    ``closed`` leaves of it."""
+class Left:
+    """What bounds that are consistent leave of the differences of corrected clocks, asked one clock
+    at a time."""
+
+    def __init__(self, bounds: Bounds, offsets_ns: Floats, slack_ns: float) -> None:
+        import numpy as np
+
+        solution = bounds.solution_ns()
+        if solution is None:
+            raise ValueError("bounds that contradict each other leave nothing")
+        self._slack_ns = slack_ns
+        # Corrected by a solution no bound is negative, so a search may end early.
+        forth = bounds.corrected(solution)
+        self._forth, self._back = Search.start(forth, 0), Search.start(forth.reversed(), 0)
+        is_known = np.isfinite(self._forth.least_ns) & np.isfinite(self._back.least_ns)
+        self.offsets_ns = np.where(is_known, np.rint(offsets_ns), 0.0)
+        """Nothing is moved that is not bound to the reference from both sides."""
+        self._beyond_ns = solution - self.offsets_ns
+
+    def apart_ns(self, node: int, targets: Ints | None = None) -> Ints:
+        """How far the difference of each clock from this one may be off: to the farther end of
+        what the bounds leave of it. With ``targets`` only theirs are told."""
+        import numpy as np
+
+        # Nobody is farther from another than through the reference.
+        forth = self._forth.behind(float(self._back.least_ns[node]))
+        back = self._back.behind(float(self._forth.least_ns[node]))
+        forth.lower(node, 0.0, targets)
+        back.lower(node, 0.0, targets)
+        beyond = self._beyond_ns[node] - self._beyond_ns
+        room = np.maximum(forth.least_ns + beyond, back.least_ns - beyond)
+        apart = np.full(len(room), UNKNOWN, np.int64)
+        known = np.isfinite(room)
+        apart[known] = np.ceil(room[known] + self._slack_ns)
+        apart[node] = 0
+        return apart
+
+
+def _bounds(instances: Sequence[Instances], ids: Sequence[int]) -> Bounds:
+    """The most by which each offset may exceed another, from each instance."""
     import numpy as np
 
-    room = closed - (values[:, None] - values[None, :])
-    room = np.maximum(room, room.T)
-    known = np.isfinite(room)
-    apart = np.full(room.shape, UNKNOWN, np.int64)
-    apart[known] = np.ceil(room[known] + slack_ns)
-    np.fill_diagonal(apart, 0)
-    return apart
-
-
-def _bounds(instances: Sequence[Instances], ids: Sequence[int]) -> Floats:
-    """B[c, d]: the most by which offset c may exceed offset d."""
-    import numpy as np
-
-    bounds = np.full((len(ids), len(ids)), UNBOUND)
-    np.fill_diagonal(bounds, 0.0)
     position = {clock: i for i, clock in enumerate(ids)}
+    edges: list[tuple[Ints, Ints, Floats]] = [(np.empty(0, int), np.empty(0, int), np.empty(0))]
+    meetings = []
     for group in instances:
-        columns = [position[c] for c in group.clocks]
+        columns = np.array([position[c] for c in group.clocks])
         start, end = _shortest(group)
-        is_whole = bool((start > EARLY).all() and (end < LATE).all())
-        for i, c in enumerate(columns):
-            if group.is_pair and i == 1:
-                continue
-            # Entered on clock c, left on clock d: start + offset c <= end + offset d.
-            room = end - start[:, i : i + 1]
-            if not is_whole:
-                room = np.where((start[:, i : i + 1] > EARLY) & (end < LATE), room, LATE)
-            least = room.min(axis=0, initial=LATE)
-            for j, d in enumerate(columns):
-                if c != d and least[j] < LATE // 2:
-                    bounds[c, d] = min(bounds[c, d], float(least[j]))
-    return bounds
+        if group.is_pair or len(columns) <= MAX_CLOCKS_BY_PAIR:
+            edges += _by_pair(columns, start, end, group.is_pair)
+        elif len(start):
+            meetings.append(_meetings(columns, start, end))
+    source, target, room = (np.concatenate(c) for c in zip(*edges, strict=True))
+    return Bounds(len(ids), source, target, room, meetings)
+
+
+def _by_pair(
+    columns: Ints, start: Ints, end: Ints, is_pair: bool
+) -> Iterator[tuple[Ints, Ints, Floats]]:
+    """The least room of each clock against each other one."""
+    import numpy as np
+
+    is_whole = bool((start > EARLY).all() and (end < LATE).all())
+    for i, c in enumerate(columns):
+        if is_pair and i == 1:
+            continue
+        # Entered on clock c, left on clock d: start + offset c <= end + offset d.
+        room = end - start[:, i : i + 1]
+        if not is_whole:
+            room = np.where((start[:, i : i + 1] > EARLY) & (end < LATE), room, LATE)
+        least = room.min(axis=0, initial=LATE)
+        told = (least < LATE // 2) & (columns != c)
+        yield np.full(told.sum(), c), columns[told], least[told].astype(float)
+
+
+def _meetings(columns: Ints, start: Ints, end: Ints) -> Meetings:
+    """Each instance from a zero of its own, so that floats hold nanoseconds."""
+    import numpy as np
+
+    zero = end.min(axis=1, keepdims=True)
+    has_entered, has_left = start > EARLY, end < LATE
+    entry = np.where(has_entered, np.where(has_entered, start, zero) - zero, -UNBOUND)
+    leaving = np.where(has_left, np.where(has_left, end, zero) - zero, UNBOUND)
+    known = has_entered.any(axis=1) & has_left.any(axis=1)
+    return Meetings(columns, *without_own(entry[known], leaving[known]))
 
 
 def _shortest(group: Instances) -> tuple[Ints, Ints]:
@@ -223,55 +298,49 @@ def _shortest(group: Instances) -> tuple[Ints, Ints]:
     return group.start_ns[chosen], group.end_ns[chosen]
 
 
-def _closed(bounds: Floats) -> tuple[Floats | None, float]:
-    """Bounds along all chains (shortest paths), and the slack that made them consistent."""
-    import numpy as np
-
+def _consistent(bounds: Bounds) -> tuple[Bounds | None, float]:
+    """The bounds with the slack that makes them consistent, and that slack."""
     slack = 0.0
-    room = np.empty_like(bounds)
     while slack <= MAX_SLACK_NS:
-        closed = bounds + slack * (1 - np.eye(len(bounds)))
-        for k in range(len(closed)):
-            np.add(closed[:, k : k + 1], closed[k : k + 1, :], out=room)
-            np.minimum(closed, room, out=closed)
-            if closed.diagonal().min() < 0:
-                break
-        else:
-            return closed, slack
+        possible = bounds.widened(slack)
+        if possible.solution_ns() is not None:
+            return possible, slack
         slack = max(1_000.0, slack * 2)
     return None, 0.0
 
 
-def _choose(closed: Floats, is_epoch: bool) -> Floats:
+def _choose(bounds: Bounds, is_epoch: bool) -> Floats:
     """Offsets that keep all bounds: zero where it may stay, else the middle of what is possible."""
     import numpy as np
 
-    count = len(closed)
+    count = bounds.count
+    if is_epoch and bounds.allow_zero():
+        return np.zeros(count)
     # Bounds against the reference and all that stay with it, which is one clock then.
-    upper, lower = closed[:, 0].copy(), -closed[0]
+    above, below = Search.start(bounds.reversed(), 0), Search.start(bounds, 0)
     moving = np.zeros(count, bool)
     for i in range(1, count):
-        if not is_epoch or lower[i] > 0 or upper[i] < 0:
-            moving[i] = bool(np.isfinite(lower[i]) and np.isfinite(upper[i]))
+        upper, lower = above.least_ns[i], -below.least_ns[i]
+        if not is_epoch or lower > 0 or upper < 0:
+            moving[i] = bool(np.isfinite(lower) and np.isfinite(upper))
             continue
         # It stays: the others must go with that.
-        upper = np.minimum(upper, closed[:, i])
-        lower = np.maximum(lower, -closed[i])
+        above.lower(i, 0.0)
+        below.lower(i, 0.0)
     values = np.zeros(count)
     # The mean of two solutions (all as late, all as early as can be) is a solution.
-    values[moving] = (upper[moving] + lower[moving]) / 2
+    values[moving] = (above.least_ns[moving] - below.least_ns[moving]) / 2
     return values
 
 
 # --- equal ends ---------------------------------------------------------------------------------
 
 
-def _narrowed(instances: Sequence[Instances], ids: Sequence[int], closed: Floats) -> Floats:
+def _narrowed(instances: Sequence[Instances], ids: Sequence[int], bounds: Bounds) -> Bounds:
     """Bounds narrowed by ends that coincide whatever the size, where there are such."""
-    import numpy as np
-
     position = {clock: i for i, clock in enumerate(ids)}
-    narrowed = closed.copy()
+    rooms: dict[tuple[int, int], float] = {}
+    back = bounds.reversed()
     for group in instances:
         if group.is_pair:
             continue
@@ -280,21 +349,30 @@ def _narrowed(instances: Sequence[Instances], ids: Sequence[int], closed: Floats
         if len(columns) < 2:
             continue
         (first, base), *others = columns
-        for clock, column in others:
-            narrow = _equal_ends(group, base, column)
+        found = [(clock, _equal_ends(group, base, column)) for clock, column in others]
+        if not any(narrow for _, narrow in found):
+            continue
+        j = position[first]
+        above, below = Search.start(back, j).least_ns, Search.start(bounds, j).least_ns
+        for clock, narrow in found:
             if narrow is None:
                 continue
-            i, j = position[clock], position[first]
+            i = position[clock]
             middle, width = narrow
+            upper = min(float(above[i]), rooms.get((i, j), UNBOUND))
+            lower = min(float(below[i]), rooms.get((j, i), UNBOUND))
             # Only inside what causality allows: ends are weaker evidence.
-            if (
-                -narrowed[j, i] <= middle <= narrowed[i, j]
-                and 2 * width < narrowed[i, j] + narrowed[j, i]
-            ):
-                narrowed[i, j] = min(narrowed[i, j], middle + width)
-                narrowed[j, i] = min(narrowed[j, i], -(middle - width))
-    tightened, _ = _closed(narrowed)
-    return closed if tightened is None else np.minimum(closed, tightened)
+            if -lower <= middle <= upper and 2 * width < lower + upper:
+                rooms[i, j] = min(upper, middle + width)
+                rooms[j, i] = min(lower, -(middle - width))
+    slack = 0.0
+    while rooms and slack <= MAX_SLACK_NS:
+        # Equal ends that contradict each other give way, causality does not.
+        narrowed = bounds.with_edges({pair: room + slack for pair, room in rooms.items()})
+        if narrowed.solution_ns() is not None:
+            return narrowed
+        slack = max(1_000.0, slack * 2)
+    return bounds
 
 
 def _equal_ends(group: Instances, base: int, column: int) -> tuple[float, float] | None:
@@ -325,7 +403,7 @@ def _equal_ends(group: Instances, base: int, column: int) -> tuple[float, float]
 def _drifting(
     instances: Sequence[Instances],
     ids: Sequence[int],
-    bounds: Floats,
+    bounds: Bounds,
     start_ns: int,
     end_ns: int,
     is_epoch: bool,
@@ -336,28 +414,34 @@ def _drifting(
     drifts = _drifts(instances, ids, start_ns, end_ns)
     if drifts is None:
         return None
-    constant, _ = _closed(bounds)
+    constant, _ = _consistent(bounds)
     if constant is not None:
         # Whether drift would matter beside the error of constant offsets.
-        width = constant[1:, 0] + constant[0, 1:]
+        upper, lower = _against_reference(constant)
+        width = (upper - lower)[1:]
         if not (np.abs(drifts[1:]) * (end_ns - start_ns) > 2 * width).any():
             return None
     straight = [_straightened(g, dict(zip(ids, drifts, strict=True)), start_ns) for g in instances]
-    closed, slack = _closed(_bounds(straight, ids))
-    if closed is None:
+    possible, slack = _consistent(_bounds(straight, ids))
+    if possible is None:
         return None
-    values = np.rint(_choose(closed, is_epoch))
     # What is left of the drift tilts the line within the interval.
-    apart = _apart(closed, values, slack + 1)
+    left = Left(possible, _choose(possible, is_epoch), slack + 1)
+    apart, values = left.apart_ns(0), left.offsets_ns
     offsets = []
     for i, clock in enumerate(ids[1:], start=1):
-        if apart[0, i] == UNKNOWN:
+        if apart[i] == UNKNOWN:
             offsets.append(Offset(clock, ids[0], 0, 0.0, 0, None, "not connected"))
             continue
-        value, error = int(values[i]), int(apart[0, i])
+        value, error = int(values[i]), int(apart[i])
         method = "causality, drift"
         offsets.append(Offset(clock, ids[0], value, float(drifts[i]), start_ns, error, method))
-    return Alignment(offsets, tuple(ids), apart)
+    return Alignment(offsets, ids, left)
+
+
+def _against_reference(bounds: Bounds) -> tuple[Floats, Floats]:
+    """The most and the least by which each offset may exceed the reference's."""
+    return Search.start(bounds.reversed(), 0).least_ns, -Search.start(bounds, 0).least_ns
 
 
 def _drifts(
@@ -376,10 +460,10 @@ def _drifts(
         failed = 0
         for bucket in range(count):
             part = [p for g in instances if (p := _between(g, edges[bucket], edges[bucket + 1]))]
-            closed, _ = _closed(_bounds(part, ids))
-            failed += closed is None
-            if closed is not None:
-                lower[:, bucket], upper[:, bucket] = -closed[0], closed[:, 0]
+            possible, _ = _consistent(_bounds(part, ids))
+            failed += possible is None
+            if possible is not None:
+                upper[:, bucket], lower[:, bucket] = _against_reference(possible)
         middles = (edges[1:] + edges[:-1]) / 2 - start_ns
         slopes = [0.0] + [_slope(middles, lower[i], upper[i]) for i in range(1, len(ids))]
         if failed <= count / 4 and all(abs(s) <= MAX_DRIFT_RATIO for s in slopes):

@@ -121,6 +121,7 @@ def job_digest(job: JobDescription | None) -> str:
 
 
 DERIVE_SOURCES = (
+    "bounds.py",
     "clock.py",
     "correction.py",
     "derive",

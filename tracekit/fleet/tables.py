@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracekit.schema import Column, Table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when rows of a run would come out otherwise; part of what the ledger compares."""
 
 

@@ -109,6 +109,14 @@ def run(tmp_path: Path) -> Iterator[Run]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run, alone in its folder, that no test may change: one for all that try."""
+    folder = tmp_path_factory.mktemp("unchanged")
+    with store.open_run(make_run(folder / "run")) as opened:
+        yield opened
+
+
 def _values(run: Run, sql: str) -> list[object]:
     return [row[0] for row in run.sql(sql).fetchall()]
 
@@ -222,16 +230,18 @@ def test_a_selection_leaves_out_the_rest(
         "",
     ],
 )
-def test_sql_reads_the_run_and_nothing_else(run: Run, tmp_path: Path, statement: str) -> None:
-    other = tmp_path / "other.csv"
+def test_sql_reads_the_run_and_nothing_else(unchanged: Run, statement: str) -> None:
+    folder = unchanged.path.parent
+    other = folder / "other.csv"
     other.write_text("a\n1\n")
-    file = run.path / run.manifest.files[0].path
+    file = unchanged.path / unchanged.manifest.files[0].path
     before = file.read_bytes()
-    text = statement.format(dir=tmp_path, file=file, other=other)
+    text = statement.format(dir=folder, file=file, other=other)
     with pytest.raises(QueryError):
-        run.rows(text)
+        unchanged.rows(text)
     assert file.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.csv", "run"]
+    assert sorted(p.name for p in folder.iterdir()) == ["other.csv", "run"]
+    assert _values(unchanged, "SELECT count(*) FROM host_op WHERE rank = 0") == [2]
 
 
 def test_explain_and_with_may_run(run: Run) -> None:

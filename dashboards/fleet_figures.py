@@ -125,7 +125,9 @@ def place_runs(
     look.legend(figure, 2)
     bad = sorted(r["date"] for r in runs if r["is_bad"])
     says = f"Findings on it in {len(bad)} of {plural(len(runs), 'run')}"
-    says += f", {bad[0]} to {bad[-1]}." if bad else "."
+    if bad:
+        says += f", {bad[0]}" + (f" to {bad[-1]}" if bad[-1] != bad[0] else "")
+    says += "."
     if since in places:
         says += f" Most unlike before since {since} (line)."
     return Drawing(figure, says)

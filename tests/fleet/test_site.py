@@ -174,6 +174,7 @@ def test_a_gpu_is_told_what_is_surely_its_own(tmp_path: Path) -> None:
     assert "finding" not in "".join(cell for row in shown_rows(unsure) for cell in row)
     of_host = page_name("host", gpus[0]["host"])
     assert of_host in LINKS.findall(sure)
+    assert f" runs, {day_of(8)}." in sure  # one day, and no span
     assert page_name("gpu", gpus[0]["gpu"]) in LINKS.findall(pages[of_host])
 
 

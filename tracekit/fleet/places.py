@@ -111,7 +111,13 @@ def _listed(
         ]
         for p in places[:MAX_ROWS]
     ]
-    columns = [("Name", "name"), ("", ""), ("Runs", "n"), ("With findings", "n"), ("Share", "n")]
+    columns = [
+        ("Name", "name"),
+        ("Offender", ""),
+        ("Runs", "n"),
+        ("With findings", "n"),
+        ("Share", "n"),
+    ]
     left = len(places) - MAX_ROWS
     texts = [f"And {left:,} more, with fewer."] if left > 0 else []
     unpaged = sum(bool(p.bad) for p in places) - sum(k == kind for k, _ in own)

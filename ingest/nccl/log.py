@@ -20,6 +20,7 @@ from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
 from tracekit.ingest.steplog import failures
 from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import StepReader
+from tracekit.ingest.steplog.words import any_of, holds
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
           "BFloat16", "Float8_e4m3fn", "Float8_e5m2")  # fmt: skip
@@ -87,6 +88,7 @@ SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
 WORDS = (b"CCL", *watchdog.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS)
 """Each line that is read has one of these, or stands in a table of nccl-tests."""
+_ANY_WORD = any_of(WORDS)
 
 
 class LogReader:
@@ -136,12 +138,10 @@ class LogReader:
         before = self.place
         block = b"\n".join(batch)
         rest = self.steps.take(batch, block, before + 1)
-        left: Iterable[tuple[int, bytes]] = enumerate(batch, before + 1)
-        if rest is not None:
-            left, block = rest, b"\n".join(line for _, line in rest)
         self.phases.take(enumerate(batch, before + 1) if rest is None else rest, block)
         is_within = self.bench.section is not None or self.failures.is_open
-        if not is_within and not any(word in block for word in WORDS):
+        left: Iterable[tuple[int, bytes]] = enumerate(batch, before + 1) if rest is None else rest
+        if not is_within and not self._has_words(block, rest):
             left = ()
         for self.place, line in left:
             at = line.find(_INFO)
@@ -154,6 +154,12 @@ class LogReader:
                     continue
             self._other(line)
         self.place = before + len(batch)
+
+    def _has_words(self, block: bytes, rest: list[tuple[int, bytes]] | None) -> bool:
+        """Whether a line is to be read that is no step's."""
+        if not holds(block, _ANY_WORD):
+            return False
+        return rest is None or holds(b"\n".join(line for _, line in rest), _ANY_WORD)
 
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:

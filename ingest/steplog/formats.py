@@ -115,10 +115,11 @@ FORMATS: tuple[StepFormat, ...] = (
     StepFormat(
         "tqdm",
         ("it/s", "s/it"),
-        r"(?:Epoch (?P<epoch>\d+)[^|]*?)?\d+%\|[^|]*\| *(?P<step>\d+)/"
+        r"\d+%\|[^|]*\| *(?P<step>\d+)/"
         r"(?P<total>\d+) \[(?:(?P<hours>\d+):)?(?P<minutes>\d\d):(?P<seconds>\d\d)<"
         r"[^,\]]{1,20}, +(?:[\d.]+|\?)(?:it/s|s/it)",
         "tqdm: the bars of Hugging Face Trainer, Accelerate's examples and Lightning",
+        fields=(("epoch", r"Epoch (\d+)[^|]*?\d+%\|"),),
         is_bar=True,
     ),
 )

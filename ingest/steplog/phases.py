@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 
 from tracekit.ingest.base import Sink, write_columns
+from tracekit.ingest.steplog.words import any_of, holds
 
 CODES = ("checkpoint-load", "checkpoint-save", "evaluation", "collection")
 MAX_EVENTS = 100_000
@@ -20,9 +21,12 @@ MAX_EVENTS = 100_000
 MAX_LINE_BYTES = 400
 """No such line says what it is further behind."""
 
-_KEY = re.compile(
-    rb"heckpoint|valid|Valid|eval|Eval|val loss|garbage|Garbage|\[GC\]|\[Torch\] Saved"
-)
+WORDS = (
+    b"heckpoint", b"valid", b"Valid", b"eval", b"Eval", b"val loss", b"garbage", b"Garbage",
+    b"[GC]", b"[Torch] Saved",
+)  # fmt: skip
+_KEYS = any_of(WORDS)
+_KEY = re.compile(_KEYS.encode())
 _SAYS = tuple(
     (code, re.compile(pattern, re.I))
     for code, pattern in (
@@ -62,8 +66,8 @@ class PhaseReader:
         return len(self._places)
 
     def take(self, lines: Iterable[tuple[int, bytes]], block: bytes) -> None:
-        """Look at lines with their places; ``block`` is all of them."""
-        if not _KEY.search(block):
+        """Look at lines with their places; ``block`` is all of them, and perhaps more."""
+        if not holds(block, _KEYS):
             return
         for place, line in lines:
             if not _KEY.search(line):

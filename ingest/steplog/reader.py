@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics
+from tracekit.ingest.steplog.words import any_of, holds
 from tracekit.values import TIME_LIMIT_NS
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ MAX_EPOCH = 10**6
 MAX_HOURS = 10**5
 MAX_STEP_S = 10**7
 """Longest step that is believed: four months."""
-_MARKERS = (*(m.encode() for f in FORMATS for m in f.markers), MARKER.encode())
+_MARKERS = any_of(m.encode() for m in (*(m for f in FORMATS for m in f.markers), MARKER))
 _STAMP = (
     r"(?P<date>\d{4}-\d\d-\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
     r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
@@ -61,7 +62,8 @@ class StepReader:
 
         ``block`` is all of them with their ends, ``first_place`` the number of the first.
         """
-        if self._formats is FORMATS and not any(marker in block for marker in _MARKERS):
+        has_own = self._formats is not FORMATS
+        if not has_own and not holds(block, _MARKERS):
             return None
         import polars as pl
 
@@ -71,14 +73,22 @@ class StepReader:
             schema_overrides={"place": pl.Int64},
         ).with_columns(_decoded(pl.col("line"), block))
         asked = asked.with_row_index()
+        if not has_own:
+            asked = asked.filter(pl.col("line").str.contains(_MARKERS))
         taken: dict[int, bool] = {}
         for known in self._formats:
-            markers = (*known.markers, MARKER) if known.is_bar else known.markers
-            if markers and not any(m.encode() in block for m in markers):
+            if not asked.height:
+                break
+            rows = asked
+            if known.markers:
+                markers = (*known.markers, MARKER) if known.is_bar else known.markers
+                holding = (pl.col("line").str.contains(m, literal=True) for m in markers)
+                rows = asked.filter(pl.any_horizontal(*holding))
+            if not rows.height:
                 continue
-            found = _found(asked, known)
+            found = _found(rows, known)
             if known.is_bar:
-                found = self._metrics.join(asked, found)
+                found = self._metrics.join(rows, found)
             if found.height:
                 taken |= dict.fromkeys(found["place"].to_list(), known.is_bar)
                 asked = asked.join(found.select("place"), on="place", how="anti")
@@ -98,8 +108,9 @@ class StepReader:
 
         if known.is_bar:  # drawn again and again
             drawing = ("place", "step", "epoch", "total_steps_count")
+            told = [name for name in FIELDS if found[name].null_count() < found.height]
             found = found.with_columns(
-                pl.col(name).forward_fill().over(drawing) for name in FIELDS
+                pl.col(name).forward_fill().over(drawing) for name in told
             ).unique(drawing, keep="last", maintain_order=True)
         self.count += found.height
         self.formats.add(known.name)
@@ -167,15 +178,11 @@ def _decoded(column: pl.Expr, block: bytes) -> pl.Expr:
     return text.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "") if b"\x1b" in block else text
 
 
-def _found(lines: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     """The lines of a format, with the columns of ``job_step``."""
     import polars as pl
 
     line = pl.col("line")
-    rows = lines
-    if known.markers:
-        holds = (line.str.contains(marker, literal=True) for marker in known.markers)
-        rows = lines.filter(pl.any_horizontal(*holds))
     said = line.str.extract_groups(known.pattern).struct.unnest()
     more = [line.str.extract(pattern).alias(name) for name, pattern in known.fields]
     kept = rows.select("index", "place", "line", said, *more).filter(pl.col("step").is_not_null())
@@ -225,7 +232,7 @@ def _real(name: str, groups: set[str]) -> pl.Expr:
 
     if name not in groups:
         return pl.lit(None, pl.Float64)
-    value = pl.col(name).str.replace_all(",", "").cast(pl.Float64, strict=False)
+    value = pl.col(name).str.replace_all(",", "", literal=True).cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value)
 
 
@@ -277,10 +284,9 @@ def _time() -> pl.Expr:
         moment
     )
     fraction = pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64)
-    digits = pl.col("zone").str.replace_all(r"[^\d]", "")
-    minutes = digits.str.head(2).cast(pl.Int64, strict=False) * 60 + digits.str.tail(2).cast(
-        pl.Int64, strict=False
-    )
+    zone = pl.col("zone")  # a sign, two digits, perhaps a colon, two digits
+    minutes = zone.str.slice(1, 2).cast(pl.Int64, strict=False) * 60
+    minutes += zone.str.tail(2).cast(pl.Int64, strict=False)
     east = pl.when(pl.col("zone").str.starts_with("-")).then(-minutes).otherwise(minutes)
     shift = pl.when(pl.col("zone") == "Z").then(0).otherwise(east).fill_null(0)
     return moment.dt.epoch("ms") * 1_000_000 + fraction - shift * 60_000_000_000

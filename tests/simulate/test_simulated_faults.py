@@ -94,7 +94,14 @@ def test_without_faults_the_twin_is_the_job() -> None:
     assert slow == fast
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+# A pair of a pipeline and one of data parallelism.
+@pytest.mark.parametrize(
+    "pair",
+    soak(
+        [(p,) for p in PAIRS],
+        fast=[(("stage-imbalance", "dataloader-stall"),), (("slow-gpu", "dataloader-stall"),)],
+    ),
+)
 def test_two_faults_cost_at_least_as_much_as_each(pair: tuple[str, str]) -> None:
     layout = "pp4-m8" if "stage-imbalance" in pair else "ddp-m2"
     together, _ = both("+".join(pair), layout=layout)

@@ -41,8 +41,11 @@ RANKS_COUNT = 4
 def remote() -> Iterator[Cluster]:
     """Two workers, each a process."""
     pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
-    with Cluster(kind="local", workers=2) as two:
-        yield two
+    with pytest.MonkeyPatch.context() as patch:
+        # A command with --debug in the same process leaves it, and workers then raise.
+        patch.delenv("TRACEKIT_DEBUG", raising=False)
+        with Cluster(kind="local", workers=2) as two:
+            yield two
 
 
 @pytest.fixture(autouse=True)

@@ -190,7 +190,7 @@ ELEMENTS = 1000 * 2000 + 2000 * 3000 + 1000 * 3000
 
 
 def rate_of_products(figure: Figure) -> None:
-    (line,) = (line for line in figure.axes[0].lines if line.get_label() == "median rank")
+    (line,) = (line for line in figure.axes[0].lines if line.get_label() == "rank 0")
     assert numbers(line.get_xdata()) == pytest.approx([FLOP / 0.06 / 1e12])
 
 

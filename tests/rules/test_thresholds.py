@@ -90,7 +90,7 @@ CONSTANTS = {
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES history.SHOWN_EPISODES signals.SHOWN_ERRORS
         text.MAX_LINES
-        text.SHOWN_FINDINGS text.SHOWN_TOPICS text.SHOWN_SOURCES text.SHOWN_RULES
+        text.SHOWN_FINDINGS text.SHOWN_BEYOND text.SHOWN_TOPICS text.SHOWN_SOURCES text.SHOWN_RULES
         text.MAX_UNCHECKED_LINES text.SHOWN_WORK text.MAX_WORK markdown.MAX_ROWS
         markdown.MAX_EVIDENCE notebook.MAX_ROWS
         model.SHOWN_CHARACTERS without_steps.MIN_SHOWN_SHARE

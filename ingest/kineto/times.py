@@ -25,7 +25,7 @@ INTEGER_EXACT_US = 2.0**53
 TIME_LIMIT_NS = 2**62
 """Times from here on (the year 2116) cannot be meant, and would overflow when added."""
 
-_PLAIN = r"^-?[0-9]{1,16}(\.[0-9]{1,3})?$"
+_PLAIN = r"^-?([0-9]{1,15}|[1-8][0-9]{15})(\.[0-9]{1,3})?$"
 
 MAX_TEXT = 64
 """Characters of a number; longer ones cannot be a time."""

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.words import any_of, holds
 
-CODES = ("checkpoint-load", "checkpoint-save", "evaluation", "collection")
 MAX_EVENTS = 100_000
 """Lines of one file that are kept: a checkpoint every hundred steps of ten million."""
 MAX_LINE_BYTES = 400

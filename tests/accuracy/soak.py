@@ -39,6 +39,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 RECORDED = ROOT / "fixtures" / "recorded"
+BESIDE = tuple(ROOT / "fixtures" / name for name in ("hosts", "logs", "trackers"))
+"""What jobs leave beside traces."""
 
 LIMIT_CPU_S = {"readers": 10.0, "jobs": 60.0}
 """Of one input. Undamaged ones of these sizes take less than a second, jobs less than four."""
@@ -94,6 +96,10 @@ def read_corpus(simulated: Path) -> list[Sample]:
     """One file of each shape: two ranks of a job differ by nothing that a reader would notice."""
     files = [next(iter(sorted(p.glob("*.gz")))) for p in sorted(RECORDED.iterdir())]
     files += sorted(p for p in RECORDED.glob("*/job.toml"))[:2]
+    for folder in BESIDE:
+        files += sorted(
+            p for p in folder.rglob("*") if p.is_file() and p.suffix not in (".md", ".py")
+        )
     for job in sorted(simulated.iterdir()):
         files += _distinct(p for p in sorted(job.rglob("*")) if p.is_file())
     if SHARED.is_dir():

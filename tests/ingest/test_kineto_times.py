@@ -92,3 +92,14 @@ def test_a_number_that_no_double_holds_is_read_as_text_or_not_at_all() -> None:
     ns, known = times.from_texts([b"1e400", b"-1e300", b"9" * 63, b"1" * 400])
     assert ns.tolist() == [times.TIME_LIMIT_NS, -times.TIME_LIMIT_NS, times.TIME_LIMIT_NS, 0]
     assert known.tolist() == [True, True, True, False]
+    # Of sixteen digits some have no place in 64 bits of nanoseconds; times of day have.
+    texts = [
+        b"9300000000000000",
+        b"-9999999999999999.999",
+        b"8999999999999999.5",
+        b"1784602800000000",
+    ]
+    ns, known = times.from_texts(texts)
+    limit = times.TIME_LIMIT_NS
+    assert ns.tolist() == [limit, -limit, limit, 1_784_602_800_000_000_000]
+    assert known.all()

@@ -140,7 +140,7 @@ def layout_of(line: str) -> Layout | None:
     host = next((bare.index(w) for w in HOST_WORDS if w in bare), None)
     if time is None:
         return None
-    found: list[Column] = []
+    readable: list[Column] = []
     unread: dict[str, list[str]] = defaultdict(list)
     taken: set[tuple[str, str, str]] = set()
     # A sensor that somebody else reads (a BMC) is second to the device's own of the same meaning.
@@ -155,10 +155,10 @@ def layout_of(line: str) -> Layout | None:
             unread["another column has the same meaning"].append(names[at])
         else:
             taken.add(key)
-            found.append(column)
-    if len(found) < MIN_COLUMNS:
+            readable.append(column)
+    if len(readable) < MIN_COLUMNS:
         return None
-    columns = tuple(sorted(found))
+    columns = tuple(sorted(readable))
     return Layout(tuple(names), delimiter, time, host, columns, dict(unread))
 
 
@@ -169,13 +169,13 @@ def _is_second(name: str) -> bool:
 def _column(at: int, name: str) -> Column | str:
     """What a header names; else why it is not read."""
     plain = name.partition("[")[0].strip()
-    if found := _FRONT.match(plain):
-        metric = plain[found.end() :]
-    elif found := _BEHIND.search(plain):
-        metric = plain[: found.start()]
+    if device_match := _FRONT.match(plain):
+        metric = plain[device_match.end() :]
+    elif device_match := _BEHIND.search(plain):
+        metric = plain[: device_match.start()]
     else:
         return "it names no device with a number: a total, a system's reading or a label"
-    kind, number = found[1].lower(), found[2]
+    kind, number = device_match[1].lower(), device_match[2]
     if kind in _OTHERS:
         return "no table holds readings of such a device yet"
     words, unit, scale = _measured(metric, unit_of(name))

@@ -185,8 +185,8 @@ def before_break(text: bytes) -> Any:
         return None
     closers: list[str] = []
     cut: tuple[int, str] | None = None
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', decoded[:end]):
-        mark = found[0]
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', decoded[:end]):
+        mark = token[0]
         if mark == "{":
             closers.append("}")
         elif mark == "[":
@@ -194,7 +194,7 @@ def before_break(text: bytes) -> Any:
         elif mark in "}]" and closers:
             closers.pop()
         elif mark == "," and closers:
-            cut = (found.start(), "".join(reversed(closers)))
+            cut = (token.start(), "".join(reversed(closers)))
     if cut is None:
         return None
     try:

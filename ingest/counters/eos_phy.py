@@ -91,9 +91,9 @@ class _Parser:
             self._read.clear()
             self._is_lanes = False
             self._reading.good()
-        elif found := _SYSTEM_TIME.match(text):
+        elif system_time := _SYSTEM_TIME.match(text):
             # A collector's stamp has a zone, this one has none: the two do not mix.
-            ns = times.local_ns(found[1])
+            ns = times.local_ns(system_time[1])
             if not self._is_stamped:
                 self.samples.at(None if ns is None else times.Local(ns))
         elif (stamp := times.of_line(text.strip())) is not None:
@@ -110,18 +110,18 @@ class _Parser:
     def _field(self, place: int, text: str) -> None:
         if _LANES.search(text):
             self._is_lanes = True
-        elif self._is_lanes and (found := _LANE.match(text)):
-            self._add(place, meaning("fec_symbol_errors"), found, int(found[1]))
+        elif self._is_lanes and (lane_line := _LANE.match(text)):
+            self._add(place, meaning("fec_symbol_errors"), lane_line, int(lane_line[1]))
         else:
             self._is_lanes = False
-            if found := _LABEL.match(text):
-                self._add(place, _LABELS[found[1].lower()], found)
+            if label_line := _LABEL.match(text):
+                self._add(place, _LABELS[label_line[1].lower()], label_line)
 
     def _add(
-        self, place: int, what: Meaning, found: re.Match[str], lane: int | None = None
+        self, place: int, what: Meaning, field: re.Match[str], lane: int | None = None
     ) -> None:
-        printed = found[3]
-        if self._changes_at is not None and found.start(3) >= self._changes_at:
+        printed = field[3]
+        if self._changes_at is not None and field.start(3) >= self._changes_at:
             return
         key = (what.counter, lane)
         if key in self._read:
@@ -129,6 +129,6 @@ class _Parser:
             return
         self._read.add(key)
         self._reading.good()
-        original = found[0][: found.start(2) - found.start()].strip()
+        original = field[0][: field.start(2) - field.start()].strip()
         value = None if is_missing(printed) else printed
         self.samples.add(place, self._port, what, value, original=original, lane=lane)

@@ -105,21 +105,21 @@ def ethtool_meaning(name: str, has_physical: bool) -> tuple[Meaning, int | None,
     Where a NIC counts what its physical port saw, the driver's own rx_bytes leave out RDMA
     traffic: they keep a name of their own.
     """
-    if found := _PRIORITY.fullmatch(name):
-        direction, priority, what = found.groups()
+    if priority_match := _PRIORITY.fullmatch(name):
+        direction, priority, what = priority_match.groups()
         known = _PRIORITIES.get(what)
         word = f"{direction}_{known}"
         if known and is_word(word):
             return meaning(word), int(priority), None
         return own(f"{direction}_priority_{what}"), int(priority), None
-    if found := _BNXT_PFC.fullmatch(name):
-        return meaning(f"{found[1]}_pfc_packets"), int(found[2]), None
-    if found := _BNXT_TIMES.fullmatch(name):
-        what = "pfc_duration" if found[3] == "duration_us" else "pfc_transitions"
-        return meaning(f"{found[2]}_{what}"), int(found[1]), None
+    if pfc := _BNXT_PFC.fullmatch(name):
+        return meaning(f"{pfc[1]}_pfc_packets"), int(pfc[2]), None
+    if pfc_times := _BNXT_TIMES.fullmatch(name):
+        what = "pfc_duration" if pfc_times[3] == "duration_us" else "pfc_transitions"
+        return meaning(f"{pfc_times[2]}_{what}"), int(pfc_times[1]), None
     for pattern in _RINGS:
-        if found := pattern.fullmatch(name):
-            first, second, what = found.groups()
+        if ring_match := pattern.fullmatch(name):
+            first, second, what = ring_match.groups()
             ring, direction = (first, second) if first.isdigit() else (second, first)
             return own(f"{direction}_ring_{what}"), None, int(ring)
     known = _ETHTOOL_NAMES.get(name)

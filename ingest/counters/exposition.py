@@ -116,8 +116,8 @@ def _sample(line: str, known: dict[str, Series]) -> tuple[Series, int, str, int 
 
 def parse_series(text: str) -> tuple[Series, int]:
     """The series at the start of a text, and where it ends. BadLineError if there is none."""
-    found = _NAME.match(text)
-    name, at = (found[0], found.end()) if found else ("", 0)
+    name_match = _NAME.match(text)
+    name, at = (name_match[0], name_match.end()) if name_match else ("", 0)
     while at < len(text) and text[at] in " \t":
         at += 1
     if at == len(text) or text[at] != "{":

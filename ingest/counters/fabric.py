@@ -128,26 +128,26 @@ class _Parser:
 
     def line(self, line: Line) -> None:
         text = line.text.rstrip()
-        if found := _NODE.match(text):
-            self._owner(found[1], "0x" + found[2].lower(), found[3])
-        elif found := _OWNER.match(text):
-            self._owner(found[1], found[2], found[3])
-        elif found := _PORT.match(text):
-            remark = found[5]
+        if node := _NODE.match(text):
+            self._owner(node[1], "0x" + node[2].lower(), node[3])
+        elif owner := _OWNER.match(text):
+            self._owner(owner[1], owner[2], owner[3])
+        elif cabled := _PORT.match(text):
+            remark = cabled[5]
             descriptions = _DESCRIPTION.findall(remark)
             speed = _SPEED.search(remark)
-            kind = _KINDS[found[2].upper()]
-            peer = _named(kind, "0x" + found[3].lower(), descriptions[-1] if descriptions else "")
+            kind = _KINDS[cabled[2].upper()]
+            peer = _named(kind, "0x" + cabled[3].lower(), descriptions[-1] if descriptions else "")
             lanes = int(speed[1]) if speed else None
             lane_bits_s = LANE_BITS_S.get(speed[2]) if speed else None
-            self._end(line, found[1], peer, kind, found[4], lanes, lane_bits_s)
-        elif found := _INFO.match(text):
-            if found[4].strip() and found[3]:
-                speed = _WIDTH.match(found[2])
-                peer = _named(None, None, found[4])
+            self._end(line, cabled[1], peer, kind, cabled[4], lanes, lane_bits_s)
+        elif info := _INFO.match(text):
+            if info[4].strip() and info[3]:
+                speed = _WIDTH.match(info[2])
+                peer = _named(None, None, info[4])
                 lanes = int(speed[1]) if speed else None
                 lane_bits_s = _nominal(speed[2]) if speed else None
-                self._end(line, found[1], peer, None, found[3], lanes, lane_bits_s)
+                self._end(line, info[1], peer, None, info[3], lanes, lane_bits_s)
             else:
                 self._reading.good()  # a port without a cable
         elif "==>" in text or re.match(r"\[\d", text):
@@ -214,8 +214,8 @@ def _ufm_end(link: Any, side: str) -> tuple[str, str, str, str] | None:
 def _named(kind: str | None, guid: str | None, description: str) -> tuple[str, str]:
     """The machine, and what its ports are called, as counters of the fabric name them."""
     text = description.strip()
-    if kind != "switch" and (found := _HCA.match(text)):
-        return found[1].split(".")[0], f"{found[2]}/"
+    if kind != "switch" and (adapter := _HCA.match(text)):
+        return adapter[1].split(".")[0], f"{adapter[2]}/"
     return node_and_prefix(text, guid)
 
 

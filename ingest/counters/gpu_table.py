@@ -361,8 +361,8 @@ class _Reader:
             return np.round(scaled).astype(np.uint64)
         digits = texts.cast(pl.UInt64, strict=False)
         if digits.null_count():
-            found = texts.str.extract(r"^\s*(\d{1,20})(?:\s.*)?$")
-            digits = digits.fill_null(found.cast(pl.UInt64, strict=False))
+            leading_digits = texts.str.extract(r"^\s*(\d{1,20})(?:\s.*)?$")
+            digits = digits.fill_null(leading_digits.cast(pl.UInt64, strict=False))
         rounded = pl.Series(np.round(scaled).astype(np.uint64))
         return digits.fill_null(rounded).to_numpy()
 

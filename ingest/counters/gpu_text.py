@@ -154,10 +154,10 @@ class _Reader:
             self._app(number, line)
         elif self._is_unit_line:
             self._units(line)
-        elif found := _GPU.fullmatch(line.strip()):
+        elif gpu := _GPU.fullmatch(line.strip()):
             self._end_list()
             self._columns = []
-            self._gpu = Gpu(uuid=uuid_of(found[3]), nvml_index=int(found[1]), model=found[2])
+            self._gpu = Gpu(uuid=uuid_of(gpu[3]), nvml_index=int(gpu[1]), model=gpu[2])
             self._links, self._links_place = {}, number
             self._tables += 1
             self._samples.described(self._gpu)
@@ -176,8 +176,8 @@ class _Reader:
             if len(self._matrix) < MAX_MATRIX_LINES:
                 self._matrix.append(line)
         elif stated := _COLLECTED.match(line.strip()):
-            found_ns = times.parse(stated[1])
-            self._stated_ns = found_ns if found_ns is not None else self._stated_ns
+            stated_ns = times.parse(stated[1])
+            self._stated_ns = stated_ns if stated_ns is not None else self._stated_ns
         elif line.startswith(("#" * 5, "# gpu", "#gpu")):
             self._columns = []
             self._apps = None
@@ -474,5 +474,5 @@ def _is_apps(line: str) -> bool:
     return "pid" in names and bool(names & {"gpu_uuid", "gpu_bus_id"}) and is_listed
 
 
-def _spaces(found: re.Match[str]) -> str:
-    return " " * len(found[0])
+def _spaces(matched: re.Match[str]) -> str:
+    return " " * len(matched[0])

@@ -91,18 +91,18 @@ class _Parser:
         text = line.text
         if not text.strip():
             return
-        if found := _SECTION.match(text):
-            self._open_section(found[1], found[2])
+        if section := _SECTION.match(text):
+            self._open_section(section[1], section[2])
             return
         if self._section is not None:
             self._csv_line(line)
             return
-        if found := _PERFQUERY.match(text):
-            self._perfquery(found)
+        if output := _PERFQUERY.match(text):
+            self._perfquery(output)
             return
-        if found := _ERRORS_FOR.match(text):
+        if errors_heading := _ERRORS_FOR.match(text):
             self._documented("ibqueryerrors")
-            self._header_guid, self._description = found[1], found[2]
+            self._header_guid, self._description = errors_heading[1], errors_heading[2]
             self._take = self._errors_line
             self._reading.good()
             return
@@ -138,10 +138,10 @@ class _Parser:
 
     # --- perfquery -------------------------------------------------------------------------------
 
-    def _perfquery(self, found: re.Match[str]) -> None:
-        self._is_classic = found[1] == "Port counters"
-        self._port = found[3]
-        node = self._name_guid or f"lid {found[2]}"
+    def _perfquery(self, output: re.Match[str]) -> None:
+        self._is_classic = output[1] == "Port counters"
+        self._port = output[3]
+        node = self._name_guid or f"lid {output[2]}"
         self.samples.of(node)
         if self._name_guid:
             self.samples.node_source = "name"
@@ -155,11 +155,11 @@ class _Parser:
         pass
 
     def _perfquery_line(self, line: Line) -> None:
-        found = _FIELD.match(line.text.strip())
-        if not found:
+        counter_line = _FIELD.match(line.text.strip())
+        if not counter_line:
             self._reading.bad(line.number, "no counter", shape(line.text))
-        elif found[1] not in _SETTINGS:
-            self._add(line.number, found[1], found[2], is_classic=self._is_classic)
+        elif counter_line[1] not in _SETTINGS:
+            self._add(line.number, counter_line[1], counter_line[2], is_classic=self._is_classic)
 
     def _add(self, place: int, name: str, printed: str, *, is_classic: bool) -> None:
         what = rdma_names.port_meaning(name)
@@ -172,23 +172,23 @@ class _Parser:
     # --- ibqueryerrors ---------------------------------------------------------------------------
 
     def _errors_line(self, line: Line) -> None:
-        if found := _PORT_LINE.match(line.text):
-            if not found[2].isdigit():
+        if port_line := _PORT_LINE.match(line.text):
+            if not port_line[2].isdigit():
                 # port ALL is the sum over a switch, not a port.
                 self._sums += 1
                 return
-            guid = self._header_guid or found[1]
+            guid = self._header_guid or port_line[1]
             node, prefix = rdma_names.node_and_prefix(self._description or "", guid)
             self.samples.of(node)
-            self._port = f"{prefix}{found[2]}"
+            self._port = f"{prefix}{port_line[2]}"
             self._newest_link = (self.samples.node, self._port)
-            counters = _COUNTER.findall(found[3])
+            counters = _COUNTER.findall(port_line[3])
             if not counters:
                 self._reading.bad(line.number, "a port without counters", shape(line.text))
             for name, printed in counters:
                 self._add(line.number, name, printed, is_classic=True)
-        elif found := _LINK_INFO.match(line.text):
-            peer, prefix = rdma_names.node_and_prefix(found[1], None)
+        elif link_info := _LINK_INFO.match(line.text):
+            peer, prefix = rdma_names.node_and_prefix(link_info[1], None)
             if self._newest_link and prefix:
                 owner, port = self._newest_link
                 self.links.append((line.number, owner, port, peer, prefix.rstrip("/")))

@@ -128,19 +128,19 @@ class _Reader:
 
     def _moment(self, line: str) -> tuple[int | None, str]:
         """The time of a line on the file's clock, and the message behind it."""
-        if found := _FABRIC_LINE.match(line):
-            return self._on("local", local_ns(found[1])), f"{found[2]}: {found[3]}"
-        if found := _ISO.match(line):
-            stated = found[1].replace(",", ".")
+        if fabric := _FABRIC_LINE.match(line):
+            return self._on("local", local_ns(fabric[1])), f"{fabric[2]}: {fabric[3]}"
+        if iso_line := _ISO.match(line):
+            stated = iso_line[1].replace(",", ".")
             moment = times.parse(stated)
             basis = "epoch" if moment is not None else "local"
-            self._host = self._host or found[2]
-            return self._on(basis, moment if moment is not None else local_ns(stated)), found[3]
-        if found := _BRACKETED.match(line):
-            if boot := _BOOT.fullmatch(found[1].strip()):
+            self._host = self._host or iso_line[2]
+            return self._on(basis, moment if moment is not None else local_ns(stated)), iso_line[3]
+        if bracketed := _BRACKETED.match(line):
+            if boot := _BOOT.fullmatch(bracketed[1].strip()):
                 ns = int(boot[1]) * 10**9 + int(boot[2]) * 1000
-                return self._on("relative", ns), found[2]
-            return self._on("local", local_ns(found[1])), found[2]
+                return self._on("relative", ns), bracketed[2]
+            return self._on("local", local_ns(bracketed[1])), bracketed[2]
         return None, line
 
     def _on(self, basis: str, moment: int | None) -> int | None:
@@ -152,41 +152,41 @@ class _Reader:
     def _event(self, number: int, moment: int | None, message: str) -> _Event | None:
         if killed := oom_kill(message.encode()):
             return _Event(number, moment, None, killed[0], "error", shape(message), killed[1])
-        if found := _XID.search(message):
-            code = int(found[2])
+        if xid := _XID.search(message):
+            code = int(xid[2])
             severity: Severity = (
                 "error" if code in _FATAL or code in _LINK_XIDS
                 else "warning" if code in _WARN else "info"
             )  # fmt: skip
             fields = [f"xid={code}"]
-            if (found[3] or "").strip("'<> ").isdecimal():
-                fields.append(f"pid={found[3].strip()}")
+            if (xid[3] or "").strip("'<> ").isdecimal():
+                fields.append(f"pid={xid[3].strip()}")
             if code == 154 and (
-                action := re.search(r"to 0x[0-9a-f]+ \(([A-Za-z -]{3,40})\)", found[4])
+                action := re.search(r"to 0x[0-9a-f]+ \(([A-Za-z -]{3,40})\)", xid[4])
             ):
                 fields.append(f"action={action[1].strip()}")
-            if code in _LINK_XIDS and (link := re.search(r"[Ll]ink (\d{1,3})", found[4])):
+            if code in _LINK_XIDS and (link := re.search(r"[Ll]ink (\d{1,3})", xid[4])):
                 fields.append(f"link={int(link[1])}")
-            device = pci_address(found[1])
+            device = pci_address(xid[1])
             return _Event(number, moment, device, f"xid-{code}", severity, shape(message), fields)
-        if found := _SXID.search(message) or None:
-            severity = "error" if found[3] == "Fatal" else "warning"
-            fields = [f"sxid={int(found[2])}", f"severity={found[3].lower()}"]
-            if found[4]:
-                fields.append(f"link={int(found[4])}")
-            device = pci_address(found[1])
+        if sxid := _SXID.search(message) or None:
+            severity = "error" if sxid[3] == "Fatal" else "warning"
+            fields = [f"sxid={int(sxid[2])}", f"severity={sxid[3].lower()}"]
+            if sxid[4]:
+                fields.append(f"link={int(sxid[4])}")
+            device = pci_address(sxid[1])
             return _Event(
-                number, moment, device, f"sxid-{int(found[2])}", severity, shape(message), fields
+                number, moment, device, f"sxid-{int(sxid[2])}", severity, shape(message), fields
             )
-        if found := _FABRIC.search(message) or None:
-            severity = "error" if found[1] == "fatal" else "warning"
-            fields = [f"sxid={int(found[2])}", f"severity={found[1]}"]
-            if found[4]:
-                fields.append(f"switch={int(found[4])}")
-            if found[5]:
-                fields.append(f"link={int(found[5])}")
-            device = pci_address(found[3])
+        if fault := _FABRIC.search(message) or None:
+            severity = "error" if fault[1] == "fatal" else "warning"
+            fields = [f"sxid={int(fault[2])}", f"severity={fault[1]}"]
+            if fault[4]:
+                fields.append(f"switch={int(fault[4])}")
+            if fault[5]:
+                fields.append(f"link={int(fault[5])}")
+            device = pci_address(fault[3])
             return _Event(
-                number, moment, device, f"sxid-{int(found[2])}", severity, shape(message), fields
+                number, moment, device, f"sxid-{int(fault[2])}", severity, shape(message), fields
             )
         return None

@@ -214,7 +214,7 @@ def _qdisc(qdisc: dict[str, Any], own_port: str | None, line: int, samples: NetS
 
 def _minor(parent: object) -> int | None:
     """The class that a queue hangs from: its number below the parent's handle."""
-    found = re.fullmatch(
+    handle = re.fullmatch(
         r"[0-9a-f]{0,4}:([0-9a-f]{1,4})", parent if isinstance(parent, str) else ""
     )
-    return int(found[1], 16) if found else None
+    return int(handle[1], 16) if handle else None

@@ -52,13 +52,13 @@ def read(source: SourceFile, sink: Sink) -> None:
             _from_json(stream, reading) if is_json else _from_table(stream, reading, samples)
         )
         unnamed = 0
-        for found in neighbours:
-            place, port, peer, nic = found.place, found.port, found.peer, found.nic
+        for neighbour in neighbours:
+            place, port, peer, nic = neighbour.place, neighbour.port, neighbour.peer, neighbour.nic
             if not _NAME.fullmatch(peer) or _MAC.fullmatch(peer):
                 unnamed += 1
                 continue
             if (samples.node, port) not in links:
-                cables.append(found)
+                cables.append(neighbour)
             links.setdefault((samples.node, port), (place, peer, nic))
         _write_cables(sink, samples.node, cables)
         write_links(

@@ -26,10 +26,10 @@ _CAPTURED = re.compile(r"ethtool(?:-[a-z]{1,8})?\.([\w.@-]{1,60}?)(?:\.\d{9,19})
 
 def pci_address(text: str) -> str | None:
     """dddddddd:bb:dd.f in lower case, from any spelling; None for what is no PCI address."""
-    found = _PCI.fullmatch(text.strip())
-    if found is None:
+    address = _PCI.fullmatch(text.strip())
+    if address is None:
         return None
-    domain, bus, device, function = found.groups()
+    domain, bus, device, function = address.groups()
     return f"{int(domain or '0', 16):08x}:{bus}:{device}.{function or '0'}".lower()
 
 
@@ -52,9 +52,9 @@ def node_of_path(path: str) -> str | None:
     if len(parts) > 2 and parts[-3].startswith("tracekit-capture"):
         return parts[-2]
     for position, part in enumerate(reversed(parts[-3:])):
-        found = _NODE.match(part)
-        if found:
-            return found[0]
+        node = _NODE.match(part)
+        if node:
+            return node[0]
         if position == 0 and re.match(r"switch(?=[._]|$)", part):
             return "switch"
     return None
@@ -62,11 +62,11 @@ def node_of_path(path: str) -> str | None:
 
 def node_in_name(name: str) -> str | None:
     """The one machine that a file's name names anywhere, as in telemetry_node0.csv."""
-    found = {m[1] for m in _NODE_WITHIN.finditer(name)}
-    return found.pop() if len(found) == 1 else None
+    nodes = {m[1] for m in _NODE_WITHIN.finditer(name)}
+    return nodes.pop() if len(nodes) == 1 else None
 
 
 def port_of_name(name: str) -> str | None:
     """An interface that a file's name names, as in ethtool_eth0.txt."""
-    found = _CAPTURED.match(name) or _PORT_IN_NAME.search(name)
-    return found[1] if found else None
+    port = _CAPTURED.match(name) or _PORT_IN_NAME.search(name)
+    return port[1] if port else None

@@ -176,9 +176,9 @@ class _Table:
         which: dict[str, int] = {}
         for role in _NUMBERS:
             if role in roles:
-                found = re.search(r"(\d{1,4})\s*$", cells[roles[role]])
-                if found:
-                    which[role] = int(found[1])
+                index_match = re.search(r"(\d{1,4})\s*$", cells[roles[role]])
+                if index_match:
+                    which[role] = int(index_match[1])
         for text, counter in self._numbers(cells, layout):
             number = _number(text, counter)
             if isinstance(number, str):

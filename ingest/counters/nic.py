@@ -48,8 +48,8 @@ _SPEED = re.compile(r"([\d.]{1,8}) Gb/sec(?: \((\d{1,2})X)?")
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise the outputs by their headings, a sysfs file by its name and its one number."""
-    if len(head) <= 64 and (found := _sniff_sysfs(head, name)):
-        return found
+    if len(head) <= 64 and (recognition := _sniff_sysfs(head, name)):
+        return recognition
     start = head.lstrip()[:1]
     if start == b"[":
         if _RDMA_JSON.match(head):
@@ -134,10 +134,10 @@ class _Parser:
         if self._mode == "ethtool" and line.text[:1] in " \t":
             self._ethtool_line(line.number, text)
             return
-        if found := _PAUSE.fullmatch(text):
+        if pause_heading := _PAUSE.fullmatch(text):
             self.flush()
             self._mode = "pause"
-            self._port = found[1]
+            self._port = pause_heading[1]
             self._documented("ethtool -a")
             self._reading.good()
             return
@@ -251,8 +251,8 @@ class _Parser:
         self._sysfs(1, path, text, "file")
 
     def _sysfs_line(self, place: int, text: str) -> None:
-        found = _LINE.match(text)
-        if found and self._sysfs(place, found[1].rstrip(":"), found[2], "line"):
+        file_line = _LINE.match(text)
+        if file_line and self._sysfs(place, file_line[1].rstrip(":"), file_line[2], "line"):
             self._reading.good()
             return
         path, colon, value = text.partition(":")
@@ -263,13 +263,13 @@ class _Parser:
 
     def _sysfs(self, place: int, path: str, text: str, kind: str) -> bool:
         plain = path.replace("\\", "/").replace("!", "/")
-        if found := _SYSFS_PATH.search(plain):
-            port = f"{found[1]}/{found[2]}"
-            return self._sysfs_ib(place, port, found[3], found[4], text)
-        if found := _NET_PATH.search(plain):
-            word = NET_STATISTICS.get(found[2], found[2])
-            what = meaning(word) if is_word(word) else own(found[2])
-            self.samples.add(place, found[1], what, text, original=found[2])
+        if ib_path := _SYSFS_PATH.search(plain):
+            port = f"{ib_path[1]}/{ib_path[2]}"
+            return self._sysfs_ib(place, port, ib_path[3], ib_path[4], text)
+        if net_path := _NET_PATH.search(plain):
+            word = NET_STATISTICS.get(net_path[2], net_path[2])
+            what = meaning(word) if is_word(word) else own(net_path[2])
+            self.samples.add(place, net_path[1], what, text, original=net_path[2])
             return True
         name = plain.rpartition("/")[2]
         if kind == "file" and name in _STATES:
@@ -297,14 +297,14 @@ class _Parser:
                 event = Event(place, self.samples.time_ns, "counter-saturated", "warning", fields)
                 self.events.append(event)
         elif name == "rate":
-            found = _SPEED.match(text)
-            if not found:
+            speed_match = _SPEED.match(text)
+            if not speed_match:
                 return False
-            speed = decimal(found[1])
+            speed = decimal(speed_match[1])
             bits = None if speed is None else speed * 1e9
             self.samples.add(place, port, meaning("link_speed"), bits, original=name)
-            if found[2]:
-                self.samples.add(place, port, meaning("link_width"), found[2], original=name)
+            if speed_match[2]:
+                self.samples.add(place, port, meaning("link_width"), speed_match[2], original=name)
         elif name == "state":
             is_up = int(text.startswith("4"))
             self.samples.add(place, port, meaning("link_up"), is_up, original=name)

@@ -207,7 +207,7 @@ def _interval_ns(text: str) -> int | None:
 
     Where the two ways differ the header does not say which is which: unknown.
     """
-    if found := _EACH_WAY.fullmatch(text):
-        return int(found[1]) * 10**9 if int(found[1]) == int(found[2]) else None
-    found = _MINUTES.fullmatch(text)
-    return (int(found[1]) * 60 + int(found[2])) * 10**9 if found else None
+    if each_way := _EACH_WAY.fullmatch(text):
+        return int(each_way[1]) * 10**9 if int(each_way[1]) == int(each_way[2]) else None
+    minutes = _MINUTES.fullmatch(text)
+    return (int(minutes[1]) * 60 + int(minutes[2])) * 10**9 if minutes else None

@@ -81,8 +81,8 @@ class _Parser:
         text = line.text.strip()
         if not text:
             return
-        if found := _SONIC_PORT.match(line.text):
-            self._port = found[1]
+        if port_line := _SONIC_PORT.match(line.text):
+            self._port = port_line[1]
             self._reading.good()
         elif (stamp := times.of_line(text)) is not None:
             self.samples.at(stamp)
@@ -90,23 +90,23 @@ class _Parser:
             self.samples.of(typed[0])
             words = typed[1].split()
             self._port = words[-1] if "ethtool" in words and len(words) > 2 else self._name_port
-        elif found := _EOS_ROW.match(text):
+        elif row := _EOS_ROW.match(text):
             self._reading.good()
-            for counter, cell in zip(_EOS_COLUMNS, found[2].split(), strict=True):
+            for counter, cell in zip(_EOS_COLUMNS, row[2].split(), strict=True):
                 printed = None if is_missing(cell) else cell
-                self.samples.add(line.number, found[1], meaning(counter), printed, original=counter)
-        elif found := _FIELD.match(text):
+                self.samples.add(line.number, row[1], meaning(counter), printed, original=counter)
+        elif field := _FIELD.match(text):
             self._reading.good()
-            self._field(line.number, found[1], found[2])
+            self._field(line.number, field[1], field[2])
 
     def _field(self, place: int, name: str, value: str) -> None:
         if "threshold" in name.lower() or "alarm" in name.lower() or "warning" in name.lower():
             return
         lane: int | None = None
         counter: str | None = None
-        if found := _SONIC_FIELD.match(name):
-            lane = int(found[2])
-            counter = f"optic_{found[1].lower()}_{found[3].lower()}"
+        if lane_field := _SONIC_FIELD.match(name):
+            lane = int(lane_field[2])
+            counter = f"optic_{lane_field[1].lower()}_{lane_field[3].lower()}"
             counter = counter if counter != "optic_rx_bias" else None
         elif name in ("Temperature", "Vcc"):
             counter = "optic_temperature" if name == "Temperature" else "optic_voltage"

@@ -90,24 +90,24 @@ class _Parser:
         text = line.text.strip()
         if not text:
             return
-        if found := _HEADING.fullmatch(text):
-            self._path = found[1]
+        if heading := _HEADING.fullmatch(text):
+            self._path = heading[1]
         elif (stamp := times.of_line(text)) is not None:
             self.samples.at(stamp)
-        elif found := _PSI.fullmatch(text):
-            self._pressure(line.number, *found.groups())
-        elif found := _COUNT.fullmatch(text):
-            self._count(line.number, *found.groups())
+        elif stall_line := _PSI.fullmatch(text):
+            self._pressure(line.number, *stall_line.groups())
+        elif count_line := _COUNT.fullmatch(text):
+            self._count(line.number, *count_line.groups())
         else:
             self._reading.bad(line.number, "another line than is known", shape(text))
 
     def _pressure(self, place: int, path: str | None, extent: str, total: str) -> None:
         path = path or self._path
-        found = _RESOURCE.search(path.rpartition("/")[2])
-        if found is None:
+        resource_match = _RESOURCE.search(path.rpartition("/")[2])
+        if resource_match is None:
             self._reading.bad(place, "the file's name does not say which resource it is of")
             return
-        resource = found[1].lower()
+        resource = resource_match[1].lower()
         meaning = HOST.meaning(f"{resource}_pressure_{extent}_time", _US)
         original = f"{resource}.{extent}.total"
         if self.samples.sample(place, meaning, total, original=original, cgroup=_cgroup(path)):
@@ -130,5 +130,5 @@ class _Parser:
 
 def _cgroup(path: str) -> str | None:
     """The control group that a file is of; None: the whole machine, or no path says."""
-    found = _CGROUP.fullmatch(path)
-    return (found[1] or "/") if found else None
+    cgroup_path = _CGROUP.fullmatch(path)
+    return (cgroup_path[1] or "/") if cgroup_path else None

@@ -46,8 +46,8 @@ class Ragged(NamedTuple):
 
 def prompt(text: str) -> tuple[str, str] | None:
     """The machine and the command of a line that a user typed (or a log of one); else None."""
-    found = _PROMPT.match(text.strip())
-    return (found[1], found[2]) if found else None
+    typed = _PROMPT.match(text.strip())
+    return (typed[1], typed[2]) if typed else None
 
 
 def blocks(lines: Iterable[Line]) -> Iterator[Text | Header | Row | Ragged]:

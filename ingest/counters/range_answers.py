@@ -71,11 +71,11 @@ class Answer:
     def parts(self) -> Iterator[Part]:
         """The series, each in one or more parts of a few megabytes; an empty one in one."""
         while True:
-            found = _SERIES.search(self._buffer)
-            is_near_end = found is not None and len(self._buffer) - found.end() < 256
-            if found is not None and found[2] is None and is_near_end and self._more():
+            series = _SERIES.search(self._buffer)
+            is_near_end = series is not None and len(self._buffer) - series.end() < 256
+            if series is not None and series[2] is None and is_near_end and self._more():
                 continue  # its samples may stand behind what is here
-            if found is None:
+            if series is None:
                 # The labels may have begun at the end of what is here.
                 self._buffer = self._buffer[-MAX_LABELS_BYTES:]
                 if self._more():
@@ -83,11 +83,11 @@ class Answer:
                 self.is_cut |= self._buffer.rstrip()[-1:] not in (b"}", b"]", b"")
                 return
             self.series_count += 1
-            labels = _labels(found[1])
-            self._buffer = self._buffer[found.end() :]
-            if found[2] is None:  # no samples, or not behind their labels
+            labels = _labels(series[1])
+            self._buffer = self._buffer[series.end() :]
+            if series[2] is None:  # no samples, or not behind their labels
                 yield Part(self.series_count, None, *table(b""))
-            elif found[2] == b"value":
+            elif series[2] == b"value":
                 yield self._single(labels)
             else:
                 yield from self._many(labels)
@@ -109,12 +109,12 @@ class Answer:
             if self._buffer and self._buffer[:1] != b"[":
                 yield Part(self.series_count, labels, *table(b"", bad_count=1))
                 return  # no list of pairs: look for the next series
-            found = _END.search(self._buffer)
-            end = found.start() + 1 if found else self._buffer.rfind(b"]") + 1
+            end_mark = _END.search(self._buffer)
+            end = end_mark.start() + 1 if end_mark else self._buffer.rfind(b"]") + 1
             if end <= 0 and len(self._buffer) >= MAX_PAIR_BYTES:
                 yield Part(self.series_count, labels, *table(b"", bad_count=1))
                 return
-            if end <= 0 or (found is None and len(self._buffer) < READ_BYTES):
+            if end <= 0 or (end_mark is None and len(self._buffer) < READ_BYTES):
                 if self._more():
                     continue
                 if end <= 0:
@@ -123,7 +123,7 @@ class Answer:
             part = Part(self.series_count, labels, *table(block))
             given += 1
             yield part
-            if found is not None:
+            if end_mark is not None:
                 return
         if self._buffer[:1] != b"]":
             self.is_cut = True

@@ -170,8 +170,8 @@ def node_and_prefix(description: str, guid: str | None) -> tuple[str, str]:
     name between ``MF0;`` and a colon. Other descriptions are not unique and bear their GUID.
     """
     text = description.strip()
-    if found := _ADAPTER.match(text):
-        return found[1].split(".")[0], f"{found[2]}/"
-    if found := _MANAGED.match(text):
-        return found[1], ""
+    if adapter := _ADAPTER.match(text):
+        return adapter[1].split(".")[0], f"{adapter[2]}/"
+    if managed := _MANAGED.match(text):
+        return managed[1], ""
     return (f"{text} {guid}" if guid and text else text or guid or "unknown"), ""

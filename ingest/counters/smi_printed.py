@@ -440,9 +440,9 @@ def _counter_of(path: str) -> str | None:
         word = rest.rpartition("/")[2].replace(" ", "_")
         reason = REASONS.get("gpu_idle" if word == "idle" else word)
         return f"clock_event.{reason}" if reason else None
-    if found := _ECC.fullmatch(path):
-        kind = "dbe" if "un" in found[2] or "double" in found[2] else "sbe"
-        return f"ecc_{kind}_{found[1]}"
+    if ecc := _ECC.fullmatch(path):
+        kind = "dbe" if "un" in ecc[2] or "double" in ecc[2] else "sbe"
+        return f"ecc_{kind}_{ecc[1]}"
     return None
 
 
@@ -453,14 +453,14 @@ def _number(text: str, counter: str, unit: str | None = None) -> float | None:
         return word
     if re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", text):
         return float(int(text, 16))
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    number = _NUMBER.fullmatch(text)
+    if number is None:
         return None
-    printed = found[2] if found[2] not in (None, "x") else unit
+    printed = number[2] if number[2] not in (None, "x") else unit
     scale = scale_of(counter, printed) if printed else 1.0
-    return None if scale is None else float(found[1]) * scale
+    return None if scale is None else float(number[1]) * scale
 
 
 def _mebibytes(text: str) -> int | None:
-    found = re.fullmatch(r"(\d{1,9}) ?MiB", text)
-    return int(found[1]) << 20 if found else None
+    amount = re.fullmatch(r"(\d{1,9}) ?MiB", text)
+    return int(amount[1]) << 20 if amount else None

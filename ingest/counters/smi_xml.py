@@ -275,13 +275,13 @@ class _Document:
         word = _WORDS.get(text.lower())
         if word is not None:
             return word
-        found = _VALUE.fullmatch(text)
-        if found is None:
+        reading = _VALUE.fullmatch(text)
+        if reading is None:
             if text.lower() in _MISSING:
                 self._samples.missing_count += 1
             return None
-        scale = scale_of(counter, found[2]) if found[2] else 1.0
-        return None if scale is None else float(found[1]) * scale
+        scale = scale_of(counter, reading[2]) if reading[2] else 1.0
+        return None if scale is None else float(reading[1]) * scale
 
 
 class _RefusedError(Exception):
@@ -292,10 +292,10 @@ def _counter_of(path: str) -> str | None:
     known = _PATHS.get(path)
     if known is not None:
         return known
-    if found := _REASON.fullmatch(path):
-        reason = REASONS.get(found[1])
+    if reason_path := _REASON.fullmatch(path):
+        reason = REASONS.get(reason_path[1])
         return f"clock_event.{reason}" if reason else None
-    if found := _ECC.fullmatch(path):
-        kind = "dbe" if "un" in found[2] or "double" in found[2] else "sbe"
-        return f"ecc_{kind}_{found[1]}"
+    if ecc := _ECC.fullmatch(path):
+        kind = "dbe" if "un" in ecc[2] or "double" in ecc[2] else "sbe"
+        return f"ecc_{kind}_{ecc[1]}"
     return None

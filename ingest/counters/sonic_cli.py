@@ -310,8 +310,8 @@ class _Parser:
 
     def _watermark_of(self, column: str, title: str) -> str | None:
         """What a table of numbers a port and a queue counts: only its title says so."""
-        found = _QUEUE.fullmatch(column)
-        kind = found[1] if found else None
+        queue = _QUEUE.fullmatch(column)
+        kind = queue[1] if queue else None
         if "Ingress PG dropped packets" in title:
             return "rx_pg_dropped_packets"
         if "headroom per PG" in title:
@@ -382,18 +382,18 @@ class _Parser:
     def _queue_value(
         self, place: int, port: str | None, queue: str, counter: str, printed: object, name: str
     ) -> None:
-        found = _QUEUE.fullmatch(queue)
-        if not found:
+        queue_match = _QUEUE.fullmatch(queue)
+        if not queue_match:
             self._reading.bad(place, "a queue that is not known", shape(queue))
             return
-        prefix = _PREFIXES.get(found[1] or "", "tx_queue_")
+        prefix = _PREFIXES.get(queue_match[1] or "", "tx_queue_")
         self.samples.add(
             place,
             port,
             meaning(prefix + counter),
             printed,
-            original=f"{found[1] or ''} {name}".strip(),
-            queue=int(found[2]),
+            original=f"{queue_match[1] or ''} {name}".strip(),
+            queue=int(queue_match[2]),
         )
 
     def _per_queue(self, row: Row) -> None:
@@ -484,14 +484,14 @@ class _Parser:
             return
         self._reading.good()
         for name, printed in entry.items():
-            found = _QUEUE.fullmatch(name)
-            if not found or found[1] == "PG":
+            queue_match = _QUEUE.fullmatch(name)
+            if not queue_match or queue_match[1] == "PG":
                 # Without a title nobody can say whether this is occupancy, headroom or drops.
                 if name != "Port":
                     self._reading.bad(place, "a column that may mean several things", shape(name))
                 continue
-            counter = f"{_PREFIXES.get(found[1] or '', 'tx_queue_')}shared_watermark"
-            queue = int(found[2])
+            counter = f"{_PREFIXES.get(queue_match[1] or '', 'tx_queue_')}shared_watermark"
+            queue = int(queue_match[2])
             self.samples.add(place, port, meaning(counter), printed, original=name, queue=queue)
 
     def _json_port(self, place: int, port: str, entry: Any) -> None:
@@ -522,8 +522,8 @@ class _Parser:
 
 
 def _number(text: str) -> int | None:
-    found = _QUEUE.fullmatch(text.strip())
-    return int(found[2]) if found else None
+    queue = _QUEUE.fullmatch(text.strip())
+    return int(queue[2]) if queue else None
 
 
 def _gauge(cell: str) -> str | float:

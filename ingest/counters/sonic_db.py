@@ -281,10 +281,10 @@ class _Dump:
                 has_pauses = True
                 continue
             priority: int | None = None
-            if found := _PFC.fullmatch(name):
-                priority = int(found[1])
-                known = _PFC_NAMES.get(found[2])
-                what = meaning(known) if known else own(f"pfc_{found[2]}")
+            if pfc := _PFC.fullmatch(name):
+                priority = int(pfc[1])
+                known = _PFC_NAMES.get(pfc[2])
+                what = meaning(known) if known else own(f"pfc_{pfc[2]}")
             else:
                 what = self._meaning(owner, name)
             if what.kind == "watermark" and table != "USER_WATERMARKS":
@@ -319,8 +319,8 @@ class _Dump:
             known = _POOL_NAMES.get(name.removeprefix("SAI_BUFFER_POOL_STAT_"))
         else:
             known = _PORT_NAMES.get(name.removeprefix("SAI_PORT_STAT_"))
-            if found := _FEC_BIN.fullmatch(name):
-                return Meaning(f"fec_codewords_with_{found[1]}_symbol_errors", "count")
+            if fec_bin := _FEC_BIN.fullmatch(name):
+                return Meaning(f"fec_codewords_with_{fec_bin[1]}_symbol_errors", "count")
         if known:
             return meaning(known)
         is_level = "WATERMARK" in name or "OCCUPANCY" in name or name.endswith("_QLEN")

@@ -122,33 +122,33 @@ class _Parser:
             self.finish()
             self._device = None
             self.samples.at(stamp)
-        elif found := _DISK.fullmatch(text):
-            self._disk(line.number, found[1], found[2].split())
-        elif found := _MOUNT.fullmatch(text):
+        elif disk := _DISK.fullmatch(text):
+            self._disk(line.number, disk[1], disk[2].split())
+        elif mount := _MOUNT.fullmatch(text):
             self.finish()
-            is_nfs = found[3] in _MOUNTED
-            self._device, self._filesystem = (found[2], found[3]) if is_nfs else (None, None)
+            is_nfs = mount[3] in _MOUNTED
+            self._device, self._filesystem = (mount[2], mount[3]) if is_nfs else (None, None)
             self._reading.good()
             if is_nfs:
                 self._documented("/proc/self/mountstats of NFS")
-        elif found := _LUSTRE.fullmatch(text):
+        elif target := _LUSTRE.fullmatch(text):
             self.finish()
-            self._device = _TARGET.sub("", found[2])
-            self._filesystem = found[1].partition(".")[0]
+            self._device = _TARGET.sub("", target[2])
+            self._filesystem = target[1].partition(".")[0]
             self._reading.good()
             self._documented("lctl get_param llite.*.stats")
-        elif found := _SNAPSHOT.fullmatch(text):
-            seconds, fraction = found.groups()
+        elif snapshot := _SNAPSHOT.fullmatch(text):
+            seconds, fraction = snapshot.groups()
             self.samples.at(int(seconds) * 10**9 + int(fraction.ljust(9, "0")))
-        elif found := _OP.fullmatch(text):
-            self._nfs(line.number, found[1], [int(n) for n in found[2].split()])
-        elif found := _BYTES.fullmatch(text):
+        elif op := _OP.fullmatch(text):
+            self._nfs(line.number, op[1], [int(n) for n in op[2].split()])
+        elif moved := _BYTES.fullmatch(text):
             if self._device is not None:
-                numbers = found[1].split()
+                numbers = moved[1].split()
                 self._put(line.number, "read_bytes", numbers[4], 1, "bytes: serverreadbytes")
                 self._put(line.number, "write_bytes", numbers[5], 1, "bytes: serverwritebytes")
-        elif found := _STAT.fullmatch(text):
-            self._lustre(line.number, found)
+        elif statistic := _STAT.fullmatch(text):
+            self._lustre(line.number, statistic)
         elif not _OTHER_MOUNT.match(text) and not _START_TIME.fullmatch(text):
             self._reading.bad(line.number, "another line than is known", shape(text))
 
@@ -182,13 +182,13 @@ class _Parser:
         elif op not in _DATA_OPS:
             self._more(place, numbers[_NFS_REQUESTS], numbers[_NFS_EXECUTE] * _MS)
 
-    def _lustre(self, place: int, found: re.Match[str]) -> None:
+    def _lustre(self, place: int, statistic: re.Match[str]) -> None:
         if self._device is None:
             self._reading.bad(place, "a statistic of no target")
             return
         self._reading.good()
-        op, count, unit = found[1], int(found[2]), found[3]
-        numbers = [int(n) for n in found[4].split()]
+        op, count, unit = statistic[1], int(statistic[2]), statistic[3]
+        numbers = [int(n) for n in statistic[4].split()]
         total = numbers[2] if len(numbers) > 2 else None
         if op in ("read_bytes", "write_bytes") and unit == "bytes" and total is not None:
             self._put(place, op, total, 1, op)

@@ -222,9 +222,9 @@ class _Parser:
                 self._add(port, counter, entry["value"], name)
                 continue
             lanes = enumerate(entry) if isinstance(entry, list) else _lanes(entry)
-            for lane, one in lanes:
-                if isinstance(one, dict):
-                    self._add(port, counter, one.get("value"), name, lane=lane)
+            for lane, reading in lanes:
+                if isinstance(reading, dict):
+                    self._add(port, counter, reading.get("value"), name, lane=lane)
 
     def _interface(self, port: str, entry: dict[str, Any]) -> None:
         if "inDiscards" in entry or "outDiscards" in entry:
@@ -249,9 +249,9 @@ class _Parser:
         classes = queues.get("trafficClasses") if isinstance(queues, dict) else None
         for name, entry in _items(classes):
             for precedence, counters in _items(entry.get("dropPrecedences")):
-                found = _CLASS.fullmatch(precedence)
+                class_match = _CLASS.fullmatch(precedence)
                 counter = prefix + "dropped_packets"
-                lane = int(found[1]) if found else None
+                lane = int(class_match[1]) if class_match else None
                 printed = counters.get("droppedPackets")
                 self._class(port, counter, name, printed, f"{key} {precedence}", lane)
 
@@ -264,14 +264,14 @@ class _Parser:
         original: str,
         lane: int | None = None,
     ) -> None:
-        found = _CLASS.fullmatch(name)
-        if not found:
+        class_match = _CLASS.fullmatch(name)
+        if not class_match:
             self._reading.bad(self._place, "a class that is not known", shape(name))
             return
-        if found[2]:
+        if class_match[2]:
             # Classes that are counted together bear the number of their first.
             original = f"{original} {name}"
-        self._add(port, counter, printed, original, queue=int(found[1]), lane=lane)
+        self._add(port, counter, printed, original, queue=int(class_match[1]), lane=lane)
 
     # --- NX-OS -----------------------------------------------------------------------------------
 
@@ -349,6 +349,6 @@ def _deep_rows(table: dict[str, Any], depth: int = 0) -> Iterator[dict[str, Any]
         plain = {k: v for k, v in row.items() if not isinstance(v, dict | list)}
         if not inner:
             yield plain
-        for one in inner:
-            for deeper in _deep_rows(one, depth + 1):
+        for inner_table in inner:
+            for deeper in _deep_rows(inner_table, depth + 1):
                 yield {**plain, **deeper}

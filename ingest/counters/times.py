@@ -65,16 +65,16 @@ def parse(text: str) -> int | None:
     A time without a zone gives a ``Local``: no zone is guessed.
     """
     text = text.strip()
-    if found := _EPOCH.fullmatch(text):
-        return from_epoch(found[1], found[2] or "")
-    if found := _ISO.fullmatch(text):
-        *parts, fraction, zone = found.groups()
+    if epoch := _EPOCH.fullmatch(text):
+        return from_epoch(epoch[1], epoch[2] or "")
+    if iso := _ISO.fullmatch(text):
+        *parts, fraction, zone = iso.groups()
         if zone is None:
             ns = _civil([int(p) for p in parts], fraction, "UTC")
             return None if ns is None else Local(ns)
         return _civil([int(p) for p in parts], fraction, zone)
-    if found := _DATE_COMMAND.fullmatch(text):
-        return _of_date_command(found)
+    if dated := _DATE_COMMAND.fullmatch(text):
+        return _of_date_command(dated)
     return None
 
 
@@ -82,17 +82,17 @@ def of_line(line: str) -> int | None:
     """The time that a line states if it states nothing else (a collector's mark); else None."""
     if not 9 <= len(line) <= 100 or not _MAY_BE_STAMP.match(line):
         return None
-    found = _STAMP_LINE.fullmatch(line)
-    return parse(found[1]) if found else None
+    stamp = _STAMP_LINE.fullmatch(line)
+    return parse(stamp[1]) if stamp else None
 
 
 def of_file(source: SourceFile) -> tuple[int | None, str | None]:
     """The time in a file's name (with a zone, or an epoch), else its modification time."""
-    for found in _IN_NAME.finditer(source.name):
+    for stamp in _IN_NAME.finditer(source.name):
         ns = (
-            from_epoch(*found[9].partition(".")[::2])
-            if found[9]
-            else _civil([int(p) for p in found.groups()[:6]], found[7], found[8])
+            from_epoch(*stamp[9].partition(".")[::2])
+            if stamp[9]
+            else _civil([int(p) for p in stamp.groups()[:6]], stamp[7], stamp[8])
         )
         if ns is not None:
             return ns, "name"
@@ -101,9 +101,9 @@ def of_file(source: SourceFile) -> tuple[int | None, str | None]:
     return None, None
 
 
-def _of_date_command(found: re.Match[str]) -> int | None:
+def _of_date_command(dated: re.Match[str]) -> int | None:
     month, day, day2, month2, year2, hour, minute, second, fraction, half, zone, year = (
-        found.groups()
+        dated.groups()
     )
     name = month or month2
     if name not in {_MONTHS[i : i + 3] for i in range(0, 36, 3)} or not (year or year2):
@@ -148,13 +148,13 @@ def local_ns(text: str) -> int | None:
     The zone is the reader's to add: a source whose times come from here has the basis ``local``.
     """
     text = text.strip()
-    if found := _NUMERIC.fullmatch(text):
-        *parts, fraction = found.groups()
+    if numeric := _NUMERIC.fullmatch(text):
+        *parts, fraction = numeric.groups()
         return _utc([int(p) for p in parts], fraction or "")
-    if found := _CTIME.fullmatch(text):
-        month, day, hour, minute, second, year = found.groups()
-    elif found := _FABRIC.fullmatch(text):
-        month, day, year, hour, minute, second = found.groups()
+    if ctime := _CTIME.fullmatch(text):
+        month, day, hour, minute, second, year = ctime.groups()
+    elif fabric_time := _FABRIC.fullmatch(text):
+        month, day, year, hour, minute, second = fabric_time.groups()
     else:
         return None
     number = _MONTHS.find(month)

@@ -82,5 +82,5 @@ def is_wide(name: str) -> bool:
 
 def guid(text: str | None) -> str | None:
     """A GUID as all sources of ours spell it: 0x and 16 digits; None for what is none."""
-    found = GUID.fullmatch((text or "").strip())
-    return f"0x{int(found[1], 16):016x}" if found else None
+    digits = GUID.fullmatch((text or "").strip())
+    return f"0x{int(digits[1], 16):016x}" if digits else None

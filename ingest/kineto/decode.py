@@ -84,8 +84,8 @@ _INDEX = re.compile(r"`\$\[(\d+)\]")
 
 def _refused_at(error: BaseException) -> int | None:
     """Which event the decoder refused, as its message says."""
-    found = _INDEX.search(str(error))
-    return int(found[1]) if found else None
+    index_match = _INDEX.search(str(error))
+    return int(index_match[1]) if index_match else None
 
 
 def split(document: bytes | memoryview) -> list[bytes] | None:

@@ -312,12 +312,12 @@ class Finisher:
     def _of_ranks(self, ranks: tuple[int, ...]) -> Members:
         known = self._members.get(id(ranks))
         if known is None:
-            own = self.header.rank
+            own_rank = self.header.rank
             known = self._members[id(ranks)] = Members(
                 ranks,
                 self._numbers.setdefault(ranks, len(self._numbers)),
                 group_id(ranks),
-                ranks.index(own) if own is not None and own in ranks else None,
+                ranks.index(own_rank) if own_rank is not None and own_rank in ranks else None,
             )
         return known
 

@@ -91,9 +91,9 @@ class Texts:
                 words.append(value)
         if not words:
             return pa.nulls(len(codes), pa.string())
-        found = numbers[codes]
-        is_null = found < 0
-        indices = pa.array(found, mask=is_null) if is_null.any() else pa.array(found)
+        word_numbers = numbers[codes]
+        is_null = word_numbers < 0
+        indices = pa.array(word_numbers, mask=is_null) if is_null.any() else pa.array(word_numbers)
         return pa.DictionaryArray.from_arrays(indices, made(words))
 
 
@@ -344,15 +344,15 @@ def _say_nothing(_: str | None) -> int:
 
 def _shapes(kind: Kind, struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
     """By name: the key in a file, and what its value must be for Python not to be needed."""
-    found: dict[str, tuple[str, str]] = {}
+    shapes: dict[str, tuple[str, str]] = {}
     for field in msgspec.structs.fields(struct):
         shape = "absent" if field.type is Raw else "null"
         if field.name in _KEPT[kind]:
             shape = _SHAPES[field.type]
         elif (kind, field.name) in _UNREAD:
             shape = "text"
-        found[field.name] = field.encode_name, shape
-    return found
+        shapes[field.name] = field.encode_name, shape
+    return shapes
 
 
 _SHAPES: dict[Any, str] = {Raw: "fragment", int | None: "integer", list[int] | None: "triple"}

@@ -76,17 +76,17 @@ def parse(header: bytes, tail: bytes) -> Header:
 
 def find_base(text: bytes) -> int | None:
     """``baseTimeNanoseconds`` in a stretch of text."""
-    found = _BASE.search(text)
-    return int(found[1]) if found else None
+    base = _BASE.search(text)
+    return int(base[1]) if base else None
 
 
 def last_base(text: bytes) -> int | None:
     """The last ``baseTimeNanoseconds`` in a stretch of text that is not 0."""
     end = len(text)
     while (end := text.rfind(_BASE_KEY, 0, end)) >= 0:  # the pattern alone is fifty times slower
-        found = _BASE.match(text, end)
-        if found and int(found[1]):
-            return int(found[1])
+        base = _BASE.match(text, end)
+        if base and int(base[1]):
+            return int(base[1])
     return None
 
 
@@ -115,10 +115,10 @@ def _salvage(text: str) -> dict[str, Any]:
         "deviceProperties",
         *VERSION_KEYS,
     ):
-        found = re.search(rf'(?<!\\)"{key}"\s*:\s*', text)
-        if found:
+        key_match = re.search(rf'(?<!\\)"{key}"\s*:\s*', text)
+        if key_match:
             try:
-                known[key] = decoder.raw_decode(text, found.end())[0]
+                known[key] = decoder.raw_decode(text, key_match.end())[0]
             except (ValueError, RecursionError):
                 continue
     return known

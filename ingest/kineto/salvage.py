@@ -64,8 +64,8 @@ def _utf8(text: bytes) -> bytes:
 
 
 def _controls(text: bytes) -> bytes:
-    def escape(found: re.Match[bytes]) -> bytes:
-        return re.sub(rb"[\x00-\x1f]", lambda c: b"\\u%04x" % c[0][0], found[0])
+    def escape(string: re.Match[bytes]) -> bytes:
+        return re.sub(rb"[\x00-\x1f]", lambda c: b"\\u%04x" % c[0][0], string[0])
 
     return re.sub(_STRING, escape, text, flags=re.S)
 
@@ -203,9 +203,9 @@ def fragments(text: bytes) -> list[bytes]:
     """Cut text at everything that looks like a boundary between two events."""
     pieces: list[bytes] = []
     begin = 0
-    for found in EVENT_BOUNDARY.finditer(text):
-        pieces.append(text[begin : found.start() + 1])
-        begin = found.end()
+    for boundary in EVENT_BOUNDARY.finditer(text):
+        pieces.append(text[begin : boundary.start() + 1])
+        begin = boundary.end()
     pieces.append(text[begin:])
     return [p.strip(b" \t\r\n,") for p in pieces]
 

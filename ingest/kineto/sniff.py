@@ -48,8 +48,8 @@ OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
 
 def looks_relative(text: bytes) -> bool:
     """Whether the first times in a stretch of events count from something else than 1970."""
-    found = _TS.search(text)
-    return found is not None and abs(int(found[1])) < EPOCH_FROM_US
+    first_time = _TS.search(text)
+    return first_time is not None and abs(int(first_time[1])) < EPOCH_FROM_US
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
@@ -74,9 +74,9 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 def _trace(reason: str, head: bytes, name: str) -> Recognition:
     facts: dict[str, object] = {}
     for key, pattern in (("file_rank", _RANK), ("world_size", _WORLD)):
-        found = pattern.search(head)
-        if found:
-            facts[key] = int(found[1])
+        fact = pattern.search(head)
+        if fact:
+            facts[key] = int(fact[1])
     rank = names.rank_of_name(name)
     if rank is not None:
         facts["name_rank"] = rank

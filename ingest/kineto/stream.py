@@ -136,8 +136,8 @@ class TraceStream:
                 start = first.end()
                 self.is_bare = True
             else:
-                found = EVENTS_KEY.search(self._buffer, 1, self._end)
-                start = found.end() if found else 0
+                events_key = EVENTS_KEY.search(self._buffer, 1, self._end)
+                start = events_key.end() if events_key else 0
             if start:
                 self.header = self._text(1, start)
                 self._drop(start)
@@ -169,11 +169,11 @@ class TraceStream:
         self._read_tail()
 
     def _is_empty_end(self) -> bool:
-        found = _EMPTY_END.match(self._buffer, 1, self._end)
-        if not found:
+        empty_end = _EMPTY_END.match(self._buffer, 1, self._end)
+        if not empty_end:
             return False
         self.is_closed = True
-        self._drop(found.end())
+        self._drop(empty_end.end())
         return True
 
     def _cut_batch(self) -> bool:

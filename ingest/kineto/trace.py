@@ -301,18 +301,18 @@ class TraceReader:
                 slices.reverse()
                 ends.reverse()
         before, last = (bytes(s[:end]) for s, end in zip(slices, ends, strict=True))
-        found = header.last_base(before + last)
-        if found is not None:
-            return found
+        base_ns = header.last_base(before + last)
+        if base_ns is not None:
+            return base_ns
         # It stands behind the events, so it was there, or nowhere: all files but odd ones end here.
         rest = b""
         with self._open_again() as raw:
             while got := raw.readinto(slices[0]):  # type: ignore[attr-defined]
                 text = rest + slices[0][:got]
                 if key in text:
-                    found = header.last_base(text) or found
+                    base_ns = header.last_base(text) or base_ns
                 rest = text[-128:]
-        return found
+        return base_ns
 
     @contextmanager
     def _open_again(self, *, from_end: int = 0) -> Iterator[BinaryIO]:

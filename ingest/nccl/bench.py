@@ -144,11 +144,11 @@ class BenchReader:
             self._device(section, device, place)
         elif _HEADER.match(text):
             section.columns = tuple(text.lstrip(b"# ").split())
-        elif found := _AVERAGE.match(text):
-            section.average = float(found[1]) if found[1].count(b".") <= 1 else None
+        elif average := _AVERAGE.match(text):
+            section.average = float(average[1]) if average[1].count(b".") <= 1 else None
             self._close(place)
-        elif found := _BOUNDS.match(text):
-            section.out_of_bounds = as_int(found[1])
+        elif bounds := _BOUNDS.match(text):
+            section.out_of_bounds = as_int(bounds[1])
 
     def _open(self, place: int) -> Section:
         self._close(place)
@@ -156,17 +156,17 @@ class BenchReader:
         self.sections_count += 1
         return self.section
 
-    def _settings(self, found: re.Match[bytes], place: int) -> None:
+    def _settings(self, settings: re.Match[bytes], place: int) -> None:
         section = self.section
         if section is None or section.min_bytes is not None:
             section = self._open(place)
-        section.min_bytes, section.max_bytes = as_int(found[3]), as_int(found[4])
-        section.step, section.is_factor = as_int(found[5]), found[6] == b"factor"
+        section.min_bytes, section.max_bytes = as_int(settings[3]), as_int(settings[4])
+        section.step, section.is_factor = as_int(settings[5]), settings[6] == b"factor"
 
-    def _device(self, section: Section, found: re.Match[bytes], place: int) -> None:
+    def _device(self, section: Section, device_line: re.Match[bytes], place: int) -> None:
         section.ranks += 1
         self.producer = self.producer or "nccl-tests"
-        rank, group, pid, host, device, bus, model = found.groups()
+        rank, group, pid, host, device, bus, model = device_line.groups()
         fields = [
             f"rank={rank.decode()}", f"pid={pid.decode()}", f"host={host.decode()}",
             f"device={device.decode()}", f"pci={bus.decode()}",

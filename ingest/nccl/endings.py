@@ -41,20 +41,20 @@ _BY = {"slurmstepd": "Slurm", "srun": "Slurm", "MPI": "MPI"}
 
 def event_of(line: bytes) -> tuple[str, str, list[str]] | None:
     """Code, severity and fields of a line that says what ended the job; None for any other."""
-    if found := _CXI.search(line):
-        return "library_error", "error", [f"call={found[1].decode()}", f"what={found[2].decode()}"]
-    if found := _TEST.search(line):
-        return "test_failed", "error", [f"what={found[1].decode()}"]
+    if cxi := _CXI.search(line):
+        return "library_error", "error", [f"call={cxi[1].decode()}", f"what={cxi[2].decode()}"]
+    if failed_test := _TEST.search(line):
+        return "test_failed", "error", [f"what={failed_test[1].decode()}"]
     who = _LAUNCHER.search(line)
     why = next((name for piece, name in _WHY if piece in line), None)
-    kept = [f"why={why}"] if why else []
-    if found := _EXIT.search(line):
-        kept.append(f"exit_code={found[1].decode()}")
-    if found := _SIGNAL.search(line):
-        kept.append(f"signal={found[1].decode()}")
-    if not kept or (who is None and why not in ("segmentation fault", "bus error")):
+    fields = [f"why={why}"] if why else []
+    if exit_code := _EXIT.search(line):
+        fields.append(f"exit_code={exit_code[1].decode()}")
+    if signal := _SIGNAL.search(line):
+        fields.append(f"signal={signal[1].decode()}")
+    if not fields or (who is None and why not in ("segmentation fault", "bus error")):
         return None
     if who is not None:
         word = (who[1] or who[2]).decode()
-        kept.insert(0, f"by={_BY.get(word, word)}")
-    return "job_ended", "error", kept
+        fields.insert(0, f"by={_BY.get(word, word)}")
+    return "job_ended", "error", fields

@@ -165,13 +165,13 @@ class _Reader:
 
     def _metric(self, line: bytes, place: int) -> None:
         """A Prometheus sample: a mean over sizes of a bucket, so a call without a sequence."""
-        found = _METRIC.match(line)
-        if found is None:
+        sample = _METRIC.match(line)
+        if sample is None:
             self._break(place)
             return
-        labels = dict(_LABEL.findall(found[2].decode("utf-8", "replace")))
-        value = _number(found[3].decode())
-        name = found[1].decode()
+        labels = dict(_LABEL.findall(sample[2].decode("utf-8", "replace")))
+        value = _number(sample[3].decode())
+        name = sample[1].decode()
         if value is None:
             return
         if "version" in labels and len(labels["version"]) < 20:

@@ -103,23 +103,23 @@ class _Head(NamedTuple):
 
 def stamp_ns(text: bytes) -> int | None:
     """A date and time as ns, read as if it were UTC; None where there is none."""
-    found = _STAMP.search(text)
-    if not found:
+    stamp = _STAMP.search(text)
+    if not stamp:
         return None
     from datetime import UTC, datetime
 
-    year, month, day, hour, minute, second = (int(g) for g in found.groups()[:6])
+    year, month, day, hour, minute, second = (int(g) for g in stamp.groups()[:6])
     try:
         whole = int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
     except ValueError:
         return None
-    return whole * 10**9 + int((found[7] or b"0").ljust(9, b"0"))
+    return whole * 10**9 + int((stamp[7] or b"0").ljust(9, b"0"))
 
 
 def without_launcher(text: bytes) -> bytes:
     """A line of any program without what launchers and platforms put before it."""
-    found = _LAUNCHERS.match(text)
-    return text[found.end() :] if found else text
+    launched = _LAUNCHERS.match(text)
+    return text[launched.end() :] if launched else text
 
 
 class Splitter:
@@ -163,24 +163,24 @@ class Splitter:
             begin = end
         return Line(messages, rest, is_torn) if messages else None
 
-    def _host_start(self, found: re.Match[bytes]) -> int:
+    def _host_start(self, head_match: re.Match[bytes]) -> int:
         """Where the next message's host begins: text glued before it belongs to this one."""
-        name = found[1]
+        name = head_match[1]
         for start in range(max(0, len(name) - MAX_HOST_BYTES), len(name)):
             if name[start:] in self.hosts:
-                return found.start(1) + start
-        return found.start(1)
+                return head_match.start(1) + start
+        return head_match.start(1)
 
     def head(self, text: bytes) -> _Head | None:
         """Who speaks, from the text before ``NCCL INFO``."""
         known = self.heads.get(text)
         if known is not None:
             return known
-        found = _HEAD.search(text)
-        if found is None:
+        head_match = _HEAD.search(text)
+        if head_match is None:
             return None
-        before = text[: found.start(1)]
-        name = found[1]
+        before = text[: head_match.start(1)]
+        name = head_match[1]
         launched = _LAUNCHERS.match(before)
         is_launched = launched is not None and launched.end() == len(before)
         is_launched = is_launched and len(name) <= MAX_HOST_BYTES
@@ -192,8 +192,8 @@ class Splitter:
         else:
             host, rest = self._glued(before, name)
         tag, kind = _tag_of(launched)
-        speaker = self._speaker(host, found, tag, kind)
-        head = _Head(speaker, rest, stamp_ns(before), found[5])
+        speaker = self._speaker(host, head_match, tag, kind)
+        head = _Head(speaker, rest, stamp_ns(before), head_match[5])
         if not rest and head.time_ns is None and len(text) <= MAX_HEAD_BYTES:
             if len(self.heads) >= HEADS_LIMIT:
                 self.heads.clear()
@@ -225,18 +225,18 @@ class Splitter:
         return None
 
     def _speaker(
-        self, host: bytes | None, found: re.Match[bytes], tag: int | None, kind: str | None
+        self, host: bytes | None, head_match: re.Match[bytes], tag: int | None, kind: str | None
     ) -> Speaker:
-        key = (host, found[2], found[3], found[4], tag, kind)
+        key = (host, head_match[2], head_match[3], head_match[4], tag, kind)
         speaker = self._speakers.get(key)
         if speaker is None:
             if len(self._speakers) >= HEADS_LIMIT:
                 self._speakers.clear()
             speaker = self._speakers[key] = Speaker(
                 host.decode() if host is not None else None,
-                int(found[2]),
-                int(found[3]),
-                int(found[4]) if found[4] is not None else None,
+                int(head_match[2]),
+                int(head_match[3]),
+                int(head_match[4]) if head_match[4] is not None else None,
                 tag,
                 kind,
             )

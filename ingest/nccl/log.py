@@ -166,12 +166,12 @@ class LogReader:
             line = lines.clean(line)
         self.failures.take(line, self.place)
         if b"CCL" in line:
-            found = self.splitter.split(line)
-            if found is not None:
-                self.torn_count += found.is_torn
-                if found.rest:
-                    self._rest(found.rest, is_piece=True)
-                for message in found.messages:
+            pieces = self.splitter.split(line)
+            if pieces is not None:
+                self.torn_count += pieces.is_torn
+                if pieces.rest:
+                    self._rest(pieces.rest, is_piece=True)
+                for message in pieces.messages:
                     self._message(message)
                 return
             if b"CCL version" in line:
@@ -241,10 +241,10 @@ class LogReader:
         )  # fmt: skip
 
     def _call(self, speaker: Speaker, text: bytes, time_ns: int | None) -> bool:
-        found = CALL.match(text)
-        if found is None:
+        call = CALL.match(text)
+        if call is None:
             return self._odd_call(speaker, text, time_ns)
-        name, count, elements, tail = found.groups()
+        name, count, elements, tail = call.groups()
         # What follows the count is the same for most calls of a rank: parsed once.
         known = self._tails.get(tail)
         if known is None:
@@ -267,19 +267,19 @@ class LogReader:
 
     def _tail(self, text: bytes) -> Tail | None:
         """Communicator, size, element type, reduction, root and stream of a call."""
-        found = CALL_TAIL.match(text)
-        where = pointer(found[4]) if found else None
-        if found is None or where is None:
+        tail_match = CALL_TAIL.match(text)
+        where = pointer(tail_match[4]) if tail_match else None
+        if tail_match is None or where is None:
             return None
         if len(self._tails) > 100_000:
             self._tails.clear()
         tail = self._tails[text] = (
             where,
-            as_int(found[5]),
-            _nth(DTYPES, found[1]),
-            _nth(REDUCTIONS, found[2]),
-            as_int(found[3]),
-            pointer(found[6]),
+            as_int(tail_match[5]),
+            _nth(DTYPES, tail_match[1]),
+            _nth(REDUCTIONS, tail_match[2]),
+            as_int(tail_match[3]),
+            pointer(tail_match[6]),
         )
         return tail
 
@@ -304,17 +304,17 @@ class LogReader:
         return True
 
     def _choice(self, speaker: Speaker, text: bytes, time_ns: int | None) -> bool:
-        found = CHOICE.match(text)
-        if found is None:
+        choice = CHOICE.match(text)
+        if choice is None:
             return False
-        name, _, algorithm, protocol, time, low, high = found.groups()
+        name, _, algorithm, protocol, time, low, high = choice.groups()
         comm = self.comms.of_root(speaker)
         channels = int(high) - int(low) + 1 if low and high else None
         self.choices.add(
             (
                 *self._key(comm, speaker, time_ns),
                 (OPS.get(name) or name.decode()) if name else None,
-                as_int(found[2]),
+                as_int(choice[2]),
                 self._algorithm(algorithm),
                 _PROTOCOL_OF.get(protocol) or _nth(PROTOCOLS, protocol),
                 channels,
@@ -331,10 +331,10 @@ class LogReader:
     # --- connections ---------------------------------------------------------------------------
 
     def _edge(self, speaker: Speaker, text: bytes, time_ns: int | None) -> bool:
-        found = EDGE.match(text)
-        if found is None:
+        edge = EDGE.match(text)
+        if edge is None:
             return self._collnet(speaker, text, time_ns)
-        channel, connection, start, _, end, _, side, way = found.groups()
+        channel, connection, start, _, end, _, side, way = edge.groups()
         source, target = int(start), int(end)
         rank, other = (target, source) if side == b"receive" else (source, target)
         transport, tail = self._transport(speaker, way)
@@ -351,16 +351,16 @@ class LogReader:
         return True
 
     def _collnet(self, speaker: Speaker, text: bytes, time_ns: int | None) -> bool:
-        found = COLLNET_EDGE.match(text)
-        if found is None:
+        edge = COLLNET_EDGE.match(text)
+        if edge is None:
             return False
-        rank = int(found[3])
-        is_send = found[4] == b"send"
-        detail = DETAIL.match(found[5])
+        rank = int(edge[3])
+        is_send = edge[4] == b"send"
+        detail = DETAIL.match(edge[5])
         words = name_of(detail[0].decode()).split("/", 1)[1] if detail else None
         tail = (
-            as_int(found[1]), rank if is_send else None, None if is_send else rank, "COLLNET",
-            words, None, b"GDRDMA" in found[5], found[4].decode(), as_int(found[2]), None, None,
+            as_int(edge[1]), rank if is_send else None, None if is_send else rank, "COLLNET",
+            words, None, b"GDRDMA" in edge[5], edge[4].decode(), as_int(edge[2]), None, None,
         )  # fmt: skip
         comm = self.comms.of_ranks(speaker, rank, rank)
         self._add_edge([comm, rank, rank, speaker, self.place, time_ns, tail])
@@ -385,9 +385,9 @@ class LogReader:
         name, _, rest = way.partition(b"/")
         if name not in (b"P2P", b"SHM", b"NET", b"COLLNET", b"NVLS"):
             return None, (None, None, None, None, None)
-        found = DETAIL.match(rest.strip())
+        detail_match = DETAIL.match(rest.strip())
         return name.decode(), (
-            name_of(found[0].decode()) if found else None, None, None, None, None,
+            name_of(detail_match[0].decode()) if detail_match else None, None, None, None, None,
         )  # fmt: skip
 
     def _channels(self, speaker: Speaker, text: bytes) -> bool:

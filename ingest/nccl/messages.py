@@ -231,57 +231,57 @@ _IB_WORDS = (
 """Words of a failed completion; which there are, and where, changed five times."""
 
 
-def ib_fields(text: bytes, found: re.Match[bytes]) -> list[str]:
+def ib_fields(text: bytes, completion: re.Match[bytes]) -> list[str]:
     """What a failed completion says, by word."""
-    kept = fields_of(found)
+    fields = fields_of(completion)
     for name, word in _IB_WORDS:
         value = word.search(text)
         if value:
-            kept.append(f"{name}={value[1].decode()}")
-    return kept
+            fields.append(f"{name}={value[1].decode()}")
+    return fields
 
 
 FREE = frozenset(("network", "assigned", "net", "what", "mode"))
 """Fields with words that the pattern does not know."""
 
 
-def fields_of(found: re.Match[bytes]) -> list[str]:
+def fields_of(matched: re.Match[bytes]) -> list[str]:
     """``name=value`` of the groups that matched."""
-    kept = []
-    for name, value in found.groupdict().items():
+    fields = []
+    for name, value in matched.groupdict().items():
         if value:
             text = value[:MAX_VALUE].decode("ascii", "replace").strip()
-            kept.append(f"{name}={name_of(text) if name in FREE else text}")
-    return kept
+            fields.append(f"{name}={name_of(text) if name in FREE else text}")
+    return fields
 
 
-def env_fields(found: re.Match[bytes]) -> list[str]:
+def env_fields(variable: re.Match[bytes]) -> list[str]:
     """Name and value of an environment variable, as far as it may be kept."""
-    name = found["name"].decode()
-    value = found["value"].strip().removesuffix(b".").strip()
+    name = variable["name"].decode()
+    value = variable["value"].strip().removesuffix(b".").strip()
     if name in ENV_PATHS:
         return [f"name={name}", "value=(path)"]
     is_kept = name in ENV_ALLOWED and _SAFE_VALUE.fullmatch(value) and not _PATH_LIKE.search(value)
     return [f"name={name}", f"value={value.decode()}" if is_kept else "value=(not kept)"]
 
 
-def devices_of(found: re.Match[bytes]) -> list[str]:
+def devices_of(net_list: re.Match[bytes]) -> list[str]:
     """The devices of a ``NET/X : Using [0]...`` line, and the interface beside them."""
-    text = found["list"]
-    kept = [f"net={found['net'].decode()}"]
-    items = list(NET_ITEM.finditer(text)) if found["net"] != b"Socket" else []
+    text = net_list["list"]
+    fields = [f"net={net_list['net'].decode()}"]
+    items = list(NET_ITEM.finditer(text)) if net_list["net"] != b"Socket" else []
     for item in items[:64]:
         link = item["link"]
         name = item["nic"].decode() + ":" + item["port"].decode()
-        kept.append(f"{item['device'].decode()}={name}" + (f"/{link.decode()}" if link else ""))
+        fields.append(f"{item['device'].decode()}={name}" + (f"/{link.decode()}" if link else ""))
     if not items:
-        kept += [f"{i['device'].decode()}={i['nic'].decode()}" for i in SOCKET_ITEM.finditer(text)][
-            :64
-        ]
+        fields += [
+            f"{i['device'].decode()}={i['nic'].decode()}" for i in SOCKET_ITEM.finditer(text)
+        ][:64]
     oob = OOB.search(text)
     if oob:
-        kept += [f"oob={oob['interface'].decode()}", f"address={oob['address'].decode()}"]
-    return kept
+        fields += [f"oob={oob['interface'].decode()}", f"address={oob['address'].decode()}"]
+    return fields
 
 
 def event_of(text: bytes) -> tuple[str, str, list[str]] | None:
@@ -296,15 +296,15 @@ def event_of(text: bytes) -> tuple[str, str, list[str]] | None:
             return "ib_error", "error", ib_fields(text, failed)
     for pattern in PATTERNS:
         if pattern.key in text:
-            found = pattern.regex.search(text)
-            if found:
-                return pattern.code, pattern.severity, fields_of(found)
+            matched = pattern.regex.search(text)
+            if matched:
+                return pattern.code, pattern.severity, fields_of(matched)
     if text.startswith(b"NET/"):
         listed = NET_LIST.match(text)
         if listed:
             return "net_devices", "info", devices_of(listed)
     paths = GPU_PATHS.match(text)
     if paths:
-        kept = [f"{p['to'].decode()}={p['path'].decode()}" for p in GPU_PATH.finditer(text)]
-        return "gpu_paths", "info", [f"gpu={paths['gpu'].decode()}", *kept[:64]]
+        peers = [f"{p['to'].decode()}={p['path'].decode()}" for p in GPU_PATH.finditer(text)]
+        return "gpu_paths", "info", [f"gpu={paths['gpu'].decode()}", *peers[:64]]
     return None

@@ -99,39 +99,39 @@ class _Reader:
     # --- text ----------------------------------------------------------------------------------
 
     def _line(self, line: bytes, place: int) -> None:
-        if found := _COMM.match(line):
-            self.hash = "0x" + found[3].decode().lower()
-            self.status, self.operation, self.is_dead = found[4].decode(), None, False
+        if comm := _COMM.match(line):
+            self.hash = "0x" + comm[3].decode().lower()
+            self.status, self.operation, self.is_dead = comm[4].decode(), None, False
             self.most = None
             self._event(place, f"ras_{self.status.lower()}", [f"comm_hash={self.hash}"])
-        elif found := _UP_TO.match(line):
-            self.operation = as_int(found[2])
+        elif up_to := _UP_TO.match(line):
+            self.operation = as_int(up_to[2])
             self.most = max(self.most or 0, self.operation or 0)
             self.status = "MISMATCH"
             self._event(
                 place, "ras_operations",
-                [f"comm_hash={self.hash}", f"ranks={found[1].decode()}",
+                [f"comm_hash={self.hash}", f"ranks={up_to[1].decode()}",
                  f"operation={self.operation}"],
             )  # fmt: skip
-        elif found := _STATUS.match(line):
-            self.status, self.operation = found[2].decode(), None
-        elif found := _RANK.match(line):
+        elif status := _STATUS.match(line):
+            self.status, self.operation = status[2].decode(), None
+        elif rank_line := _RANK.match(line):
             self.rows.add(
-                (place, None, self.hash, as_int(found[1]), None, self.operation, self.most,
-                 self.status, found[4].decode())
+                (place, None, self.hash, as_int(rank_line[1]), None, self.operation, self.most,
+                 self.status, rank_line[4].decode())
             )  # fmt: skip
-        elif found := _MONITOR.match(line):
+        elif monitor := _MONITOR.match(line):
             self._event(
-                place, f"ras_{found[1].decode().lower()}",
-                [f"pid={found[2].decode()}", f"gpu={found[4].decode()}"], found[3].decode(),
+                place, f"ras_{monitor[1].decode().lower()}",
+                [f"pid={monitor[2].decode()}", f"gpu={monitor[4].decode()}"], monitor[3].decode(),
             )  # fmt: skip
-        elif found := _GONE.match(line):
+        elif gone := _GONE.match(line):
             self._event(
                 place, "ras_dead" if self.is_dead else "ras_missing_process",
-                [f"pid={found[1].decode()}", f"gpu={found[3].decode()}"], found[2].decode(),
+                [f"pid={gone[1].decode()}", f"gpu={gone[3].decode()}"], gone[2].decode(),
             )  # fmt: skip
-        elif found := _MISSING.match(line):
-            for rank in re.findall(rb"\d+", found[1]):
+        elif missing := _MISSING.match(line):
+            for rank in re.findall(rb"\d+", missing[1]):
                 self.rows.add(
                     (place, None, self.hash, as_int(rank), None, None, None, "MISSING", None)
                 )

@@ -248,5 +248,5 @@ def _is_uuid(value: object) -> bool:
 
 
 def _pci(value: object) -> str | None:
-    found = _PCI.fullmatch(value) if isinstance(value, str) else None
-    return f"{found[1] or '0':0>8}:{found[2]}".lower() if found else None
+    address = _PCI.fullmatch(value) if isinstance(value, str) else None
+    return f"{address[1] or '0':0>8}:{address[2]}".lower() if address else None

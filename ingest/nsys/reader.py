@@ -603,13 +603,13 @@ class _Cleaned:
         """Name and category of each row."""
         encoded = ids.dictionary_encode()
         named = []
-        for one in encoded.dictionary.to_pylist():
-            if one not in self._names:
-                text = self._strings.text(one)
+        for name_id in encoded.dictionary.to_pylist():
+            if name_id not in self._names:
+                text = self._strings.text(name_id)
                 name = _API_VERSION.sub("", text) if text else text
                 is_driver = bool(name and _DRIVER.match(name))
-                self._names[one] = (name, "driver" if is_driver else "runtime")
-            named.append(self._names[one])
+                self._names[name_id] = (name, "driver" if is_driver else "runtime")
+            named.append(self._names[name_id])
         if not named:
             return pa.nulls(len(ids), pa.string()), constant("runtime", len(ids))
         indices = encoded.indices

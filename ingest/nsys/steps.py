@@ -40,10 +40,10 @@ def choose(markers: Sequence[Marker]) -> dict[int, int]:
     """Row of each marker of the best family, and its step's number."""
     families: dict[tuple[str, int], list[tuple[Marker, int | None]]] = defaultdict(list)
     for marker in markers:
-        found = _MARKER.match(marker.name[:MAX_NAME])
-        if found:
-            number = int(found["number"]) if found["number"] else None
-            families[found["family"].lower(), marker.thread].append((marker, number))
+        marker_match = _MARKER.match(marker.name[:MAX_NAME])
+        if marker_match:
+            number = int(marker_match["number"]) if marker_match["number"] else None
+            families[marker_match["family"].lower(), marker.thread].append((marker, number))
     best: tuple[tuple[int, int, int], list[tuple[Marker, int | None]]] | None = None
     for (family, thread), members in families.items():
         members.sort(key=lambda m: (m[0].start, m[0].end))

@@ -163,12 +163,12 @@ def _project_crossing(
     for i in range(len(ranges) + 1):
         until = int(start[ranges[i]]) if i < len(ranges) else NEVER
         while call < len(called) and begins[called[call]] < until:
-            one = called[call]
-            active = [r for r in active if end[r] >= begins[one]]
+            launch = called[call]
+            active = [r for r in active if end[r] >= begins[launch]]
             for r in active:
-                if end[r] >= ends[one]:
-                    projection.first[r] = min(projection.first[r], launched.first[one])
-                    projection.last[r] = max(projection.last[r], launched.last[one])
+                if end[r] >= ends[launch]:
+                    projection.first[r] = min(projection.first[r], launched.first[launch])
+                    projection.last[r] = max(projection.last[r], launched.last[launch])
                     projection.launches[r] += 1
             call += 1
         if i == len(ranges):

@@ -99,21 +99,21 @@ class _Record:
 def sniff(head: bytes) -> Recognition | None:
     """Recognise a file all of whose lines are records, behind at most a header."""
     text = head.decode("utf-8", "replace").removeprefix("\ufeff")
-    found = [line for line in text.split("\n")[:_LOOKED_AT] if line.strip()]
-    if found and _COMMAND.match(found[0]):
-        found = found[1:]
-    if not found:
+    head_lines = [line for line in text.split("\n")[:_LOOKED_AT] if line.strip()]
+    if head_lines and _COMMAND.match(head_lines[0]):
+        head_lines = head_lines[1:]
+    if not head_lines:
         return None
-    if _SCONTROL_ID.match(found[0]) and "JobState=" in text:
-        if _share(found, _SCONTROL_LINE) >= _WHOLE_SHARE:
+    if _SCONTROL_ID.match(head_lines[0]) and "JobState=" in text:
+        if _share(head_lines, _SCONTROL_LINE) >= _WHOLE_SHARE:
             return Recognition("slurm_jobs", "records of scontrol show job", NAME)
         return None
-    if _header(found[0]) is None:
+    if _header(head_lines[0]) is None:
         return None
-    rows = found[1:]
+    rows = head_lines[1:]
     if rows and _RULER.match(rows[0].rstrip("\r")):
         rows = rows[1:]
-    elif "|" not in found[0]:
+    elif "|" not in head_lines[0]:
         return None
     if rows and _share(rows, _ROW) < _WHOLE_SHARE:
         return None
@@ -129,8 +129,8 @@ def read(source: SourceFile, sink: Sink) -> None:
         kept.finish(streams.stream_problem(stream))
 
 
-def _share(found: list[str], pattern: re.Pattern[str]) -> float:
-    return sum(pattern.match(line.lstrip()) is not None for line in found) / len(found)
+def _share(head_lines: list[str], pattern: re.Pattern[str]) -> float:
+    return sum(pattern.match(line.lstrip()) is not None for line in head_lines) / len(head_lines)
 
 
 def _header(line: str) -> list[str] | None:
@@ -152,12 +152,12 @@ def _rows(numbered: Iterator[tuple[int, str]], sink: Sink) -> Iterator[_Row]:
         if not text.strip():
             continue
         header = _header(text) if "State" in text else None
-        found = _SCONTROL_ID.match(text)
-        if (header or found) and open_job:
+        job_start = _SCONTROL_ID.match(text)
+        if (header or job_start) and open_job:
             yield _Row(*open_job)
             open_job = None
-        if found:
-            open_job = place, {"jobid": found[1]}
+        if job_start:
+            open_job = place, {"jobid": job_start[1]}
         if open_job:
             for key, value in _SCONTROL_KEYS.findall(text):
                 name = {"JobState": "state", "EndTime": "end"}.get(key, key.lower())
@@ -192,16 +192,16 @@ class _Records:
 
     def add(self, row: _Row) -> None:
         """A job, or a step of the job before it."""
-        found = _ID.match(row.given["jobid"])
+        id_match = _ID.match(row.given["jobid"])
         state = _state(row.given.get("state", ""))
-        if found is None or state is None:
+        if id_match is None or state is None:
             self._unknown += 1
             self._unknown_place = self._unknown_place or row.place
-            if found is None:
+            if id_match is None:
                 self._of_step = None
                 return
-        job, host = found["job"], _host(row.given)
-        if found["step"]:
+        job, host = id_match["job"], _host(row.given)
+        if id_match["step"]:
             record = self._of_step
             if record is None or record.job != job:
                 record = self._begin(row.place, job)  # its steps alone were asked for
@@ -267,8 +267,8 @@ def _fields(record: _Record) -> Iterator[str]:
     yield f"job={record.job}"
     if record.state:
         yield f"state={record.state}"
-    if record.state in _WHY and (found := _CODE.match(record.code)):
-        exit_code, signal = int(found[1]), int(found[2])
+    if record.state in _WHY and (exit_status := _CODE.match(record.code)):
+        exit_code, signal = int(exit_status[1]), int(exit_status[2])
         if signal == 0:
             yield f"exit_code={exit_code}"
         elif signal <= _MAX_SIGNAL:
@@ -281,12 +281,12 @@ def _fields(record: _Record) -> Iterator[str]:
 
 def _state(text: str) -> str | None:
     """The state that a column names; a table may cut it short: ``CANCELLED+``, ``OUT_OF_ME+``."""
-    found = _STATE.match(text)
-    if found is None:
+    state_match = _STATE.match(text)
+    if state_match is None:
         return None
-    if not found[2]:
-        return found[1] if found[1] in _STATES else None
-    fitting = [s for s in _STATES if s.startswith(found[1])]
+    if not state_match[2]:
+        return state_match[1] if state_match[1] in _STATES else None
+    fitting = [s for s in _STATES if s.startswith(state_match[1])]
     return fitting[0] if len(fitting) == 1 else None
 
 

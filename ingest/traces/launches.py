@@ -55,17 +55,17 @@ class Launches:
         """Whether a call of the same correlation and thread lies within each span."""
         low = np.searchsorted(self.correlation, correlation, side="left")
         high = np.searchsorted(self.correlation, correlation, side="right")
-        found = np.zeros(len(correlation), np.bool_)
+        is_inside = np.zeros(len(correlation), np.bool_)
         # Nearly always one call has a correlation; more where it was counted past its largest.
         for offset in range(min(int((high - low).max(initial=0)), MAX_SHARED)):
             at = np.minimum(low + offset, max(len(self.correlation) - 1, 0))
-            found |= (
+            is_inside |= (
                 (low + offset < high)
                 & (self.thread[at] == thread)
                 & (self.start[at] >= start)
                 & (self.end[at] <= end)
             )
-        return found
+        return is_inside
 
     def find(self, correlation: pa.ChunkedArray, before: Int64s) -> tuple[Int64s, Bools]:
         """Row of the launch of each correlation, and whether there is one.
@@ -77,9 +77,9 @@ class Launches:
         wanted = correlation.fill_null(0).to_numpy()
         low = np.searchsorted(self.correlation, wanted, side="left")
         high = np.searchsorted(self.correlation, wanted, side="right")
-        found = known & (high > low)
-        rows = np.where(found, low, 0)
-        shared = np.flatnonzero(found & (high - low > 1))
+        has_launch = known & (high > low)
+        rows = np.where(has_launch, low, 0)
+        shared = np.flatnonzero(has_launch & (high - low > 1))
         if len(shared):
             # All at once by bisection: where correlations repeat, every piece of work is one.
             first, after, limit = low[shared], high[shared], before[shared]
@@ -90,7 +90,7 @@ class Launches:
                 first = np.where(is_open & is_earlier, middle + 1, first)
                 after = np.where(is_open & ~is_earlier, middle, after)
             rows[shared] = np.maximum(first - 1, least)
-        return rows, found
+        return rows, has_launch
 
 
 @dataclass(slots=True)

@@ -109,10 +109,10 @@ def _word(text: str) -> str | None:
 
 
 def _typed(name: str) -> tuple[str | None, str | None]:
-    found = _REDUCTION.search(name)
-    if not found or ("AllReduce" not in name and "Reduce" not in name):
+    reduction = _REDUCTION.search(name)
+    if not reduction or ("AllReduce" not in name and "Reduce" not in name):
         return None, None
-    return found[1].lower(), found[2]
+    return reduction[1].lower(), reduction[2]
 
 
 _PLAIN = {
@@ -152,8 +152,8 @@ _RANGE = re.compile(r"^(nccl|gloo|rccl|hccl|xccl|ucc|mpi):\s*([A-Za-z_]+)")
 
 def collective_range(name: str) -> tuple[str, str] | None:
     """Library and operation of a range such as ``nccl:all_reduce``; None for other ranges."""
-    found = _RANGE.match(name)
-    return (found[1], collective_name(found[2])) if found else None
+    range_match = _RANGE.match(name)
+    return (range_match[1], collective_name(range_match[2])) if range_match else None
 
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d{1,15})$")
@@ -182,8 +182,8 @@ _NOT_SAVING = re.compile(
 
 def step_number(name: str) -> int | None:
     """N of ``ProfilerStep#N``; None for other names."""
-    found = _STEP.match(name)
-    return int(found[1]) if found else None
+    step = _STEP.match(name)
+    return int(step[1]) if step else None
 
 
 def special_domain(name: str) -> str | None:
@@ -229,8 +229,8 @@ _COPY = re.compile(r"\b([HDPAU])to([HDPAU])\b")
 
 def copy_kind(name: str) -> str | None:
     """``HtoD`` of ``Memcpy HtoD (Pinned -> Device)``."""
-    found = _COPY.search(name)
-    return found[0] if found else None
+    copied = _COPY.search(name)
+    return copied[0] if copied else None
 
 
 _NAME_RANKS = (
@@ -243,9 +243,9 @@ _NAME_RANKS = (
 def rank_of_name(name: str) -> int | None:
     """The rank that a file's name suggests; None when none."""
     for pattern in _NAME_RANKS:
-        found = pattern.search(name)
-        if found:
-            return int(found[1])
+        rank_match = pattern.search(name)
+        if rank_match:
+            return int(rank_match[1])
     return None
 
 

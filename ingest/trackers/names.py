@@ -106,8 +106,8 @@ def meaning(name: str) -> Meaning | None:
     if name == "_step":  # W&B's own count of calls: anything else is nearer to the step
         return Meaning("step", len(_STEPS))
     full = plain(name)
-    if found := _EXACT.get(full):
-        return found
+    if exact := _EXACT.get(full):
+        return exact
     parts = [plain(part) for part in name[:MAX_NAME_CHARS].split("/")]
     if "vs_samples" in full or not _NOT_TRAINING.isdisjoint("_".join(parts).split("_")):
         return None

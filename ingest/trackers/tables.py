@@ -308,11 +308,11 @@ def _flat(value: Mapping[str, Any]) -> dict[str, Any]:
     open_: list[tuple[str, Mapping[str, Any], int]] = [("", value, 0)]
     while open_ and len(flat) < MAX_FIELDS:
         before, inner, depth = open_.pop(0)
-        for key, one in inner.items():
-            if isinstance(one, dict) and depth < MAX_DEPTH:
-                open_.append((f"{before}{key}/", one, depth + 1))
+        for key, field in inner.items():
+            if isinstance(field, dict) and depth < MAX_DEPTH:
+                open_.append((f"{before}{key}/", field, depth + 1))
             elif len(flat) < MAX_FIELDS:
-                flat[f"{before}{key}"] = one
+                flat[f"{before}{key}"] = field
     return flat
 
 

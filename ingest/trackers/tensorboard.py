@@ -230,12 +230,12 @@ def _value(data: bytes) -> tuple[str, float | None]:
 
 def _tensor(data: bytes) -> float | None:
     """The number of a tensor of one float or double."""
-    type_, found = 0, None
+    type_, scalar = 0, None
     for number, value in _fields(data):
         if number == 1 and isinstance(value, int):
             type_ = value
         elif number in (4, 5, 6) and isinstance(value, bytes):
             form = {(4, 1): "<f", (4, 2): "<d", (5, 1): "<f", (6, 2): "<d"}.get((number, type_))
             if form and len(value) == struct.calcsize(form):
-                (found,) = struct.unpack(form, value)
-    return found
+                (scalar,) = struct.unpack(form, value)
+    return scalar

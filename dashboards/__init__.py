@@ -26,12 +26,12 @@ def charts() -> tuple[Chart, ...]:
 
 def chart(name: str) -> Chart:
     """The figure of that name. UsageError for one that is not there."""
-    found = {c.name: c for c in charts()}
-    if name not in found:
-        near = get_close_matches(name, found, 1)
+    by_name = {c.name: c for c in charts()}
+    if name not in by_name:
+        near = get_close_matches(name, by_name, 1)
         hint = f"did you mean {near[0]}?" if near else "tracekit plot --list"
         raise UsageError(f"there is no figure {name!r}", hint=hint)
-    return found[name]
+    return by_name[name]
 
 
 def drawn(wanted: Chart, rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:

@@ -26,10 +26,10 @@ LINEAR_RANGE = 30.0
 def overlap(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     """Communication of each rank over the window: hidden behind computation, and not."""
     del findings
-    found = sorted((r for r in rows["overlap"] if r["comm_ns"]), key=lambda r: int(r["rank"]))
-    if not found:
+    ranks = sorted((r for r in rows["overlap"] if r["comm_ns"]), key=lambda r: int(r["rank"]))
+    if not ranks:
         return None
-    table = np.array([[r["overlap_ns"], r["exposed_comm_ns"]] for r in found], dtype=float)
+    table = np.array([[r["overlap_ns"], r["exposed_comm_ns"]] for r in ranks], dtype=float)
     shown, together = odd_ones(table, MAX_BARS)
     divisor, unit = look.time_unit(float(table.sum(axis=1).max()))
     figure = look.new_figure(2.5)
@@ -39,16 +39,16 @@ def overlap(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     axes.bar(places, hidden, 0.86, color=look.PALETTE["green"], label="hidden behind computing")
     axes.bar(places, exposed, 0.86, bottom=hidden, color=look.PALETTE["orange"], label="not hidden")
     axes.set_xlim(-0.6, len(shown) - 0.4)
-    axes.set_xticks(*look.some_ticks([str(found[i]["rank"]) for i in shown]))
+    axes.set_xticks(*look.some_ticks([str(ranks[i]["rank"]) for i in shown]))
     axes.set_xlabel("rank" if together == 1 else f"rank (of each {together}, the least usual)")
     axes.set_ylabel(f"whole capture [{unit}]")
     look.grid(axes)
     look.legend(figure, 2)
     sums = table.sum(axis=0)
-    whose = "of it" if len(found) == 1 else "of the median rank's"
+    whose = "of it" if len(ranks) == 1 else "of the median rank's"
     left = seconds(float(np.median(table[:, 1])) / 1e9)
     says = (
-        f"{plural(len(found), 'rank')}: {share(float(sums[0] / sums.sum()))} of all communication "
+        f"{plural(len(ranks), 'rank')}: {share(float(sums[0] / sums.sum()))} of all communication "
         f"is hidden behind computing; {left} {whose} is not."
     )
     return Drawing(figure, says)

@@ -81,15 +81,15 @@ def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     panels = figure.subplots(len(counters), 1, sharex=True, squeeze=False)[:, 0]
     labels = _labels(series, gpus)
     for axes, counter in zip(panels, counters, strict=True):
-        found = [r for r in series if r["counter"] == counter]
-        divisor, unit = SCALES.get(found[0]["unit"] or "", (1.0, found[0]["unit"] or ""))
+        samples = [r for r in series if r["counter"] == counter]
+        divisor, unit = SCALES.get(samples[0]["unit"] or "", (1.0, samples[0]["unit"] or ""))
         for first, last in slow:
             axes.axvspan(
                 (first - origin) / 1e9, (last - origin) / 1e9, color=look.PALETTE["orange"],
                 alpha=0.3, linewidth=0, label="slow steps" if first == slow[0][0] else None,
             )  # fmt: skip
-        spread = sorted({(r["start_ns"], r["low_value"], r["high_value"]) for r in found})
-        several = max(r["gpus_count"] for r in found)
+        spread = sorted({(r["start_ns"], r["low_value"], r["high_value"]) for r in samples})
+        several = max(r["gpus_count"] for r in samples)
         if several > 1:
             axes.fill_between(
                 [(t - origin) / 1e9 for t, _, _ in spread],
@@ -97,19 +97,19 @@ def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
                 [high / divisor for _, _, high in spread],
                 color=look.PALETTE["sky"], alpha=0.4, linewidth=0, label="range of all GPUs",
             )  # fmt: skip
-            middle = {r["start_ns"]: r["median_value"] / divisor for r in found}
+            middle = {r["start_ns"]: r["median_value"] / divisor for r in samples}
             axes.plot(
                 [(t - origin) / 1e9 for t in sorted(middle)],
                 [middle[t] for t in sorted(middle)],
                 color=look.PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)), label="median GPU",
             )  # fmt: skip
         for gpu, colour in zip(gpus, LINES, strict=False):
-            own = [r for r in found if r["gpu_id"] == gpu]
+            gpu_samples = [r for r in samples if r["gpu_id"] == gpu]
             axes.plot(
-                [(r["start_ns"] - origin) / 1e9 for r in own],
-                [r["mean_value"] / divisor for r in own],
+                [(r["start_ns"] - origin) / 1e9 for r in gpu_samples],
+                [r["mean_value"] / divisor for r in gpu_samples],
                 color=look.PALETTE[colour], label=labels[gpu],
-                marker="o" if len(own) == 1 else None,
+                marker="o" if len(gpu_samples) == 1 else None,
             )  # fmt: skip
         axes.set_ylabel(f"{NAMES[counter]} [{unit}]")
         look.grid(axes)
@@ -144,14 +144,14 @@ def _words(series: Sequence[Row], gpu: str, counters: Sequence[str]) -> str:
     """Usual value of each counter of a GPU, beside that of all."""
     parts = []
     for counter in counters:
-        found = [r for r in series if r["counter"] == counter and r["gpu_id"] == gpu]
-        if not found:
+        samples = [r for r in series if r["counter"] == counter and r["gpu_id"] == gpu]
+        if not samples:
             continue
-        divisor, unit = SCALES.get(found[0]["unit"] or "", (1.0, found[0]["unit"] or ""))
-        own = float(np.median([r["mean_value"] for r in found])) / divisor
-        all_of_them = float(np.median([r["median_value"] for r in found])) / divisor
+        divisor, unit = SCALES.get(samples[0]["unit"] or "", (1.0, samples[0]["unit"] or ""))
+        usual = float(np.median([r["mean_value"] for r in samples])) / divisor
+        all_of_them = float(np.median([r["median_value"] for r in samples])) / divisor
         parts.append(
-            f"{NAMES[counter]} {look.number(own)} {unit} (median GPU {look.number(all_of_them)})"
+            f"{NAMES[counter]} {look.number(usual)} {unit} (median GPU {look.number(all_of_them)})"
         )
     return some(parts, len(parts))
 
@@ -164,7 +164,7 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         series.setdefault((r["node"] or "", r["port"] or "", r["counter"]), []).append(r)
     lasted = {k: n for k, (n, is_warmup) in job_steps(rows["step_breakdown"]).items()}
     keys = sorted(
-        {(r["capture_id"], r["step"]) for found in series.values() for r in found} & lasted.keys()
+        {(r["capture_id"], r["step"]) for grown in series.values() for r in grown} & lasted.keys()
     )
     if not keys:
         return None
@@ -185,13 +185,13 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     panels[0].set_ylabel(f"step [{unit}]")
     panels[0].set_ylim(bottom=0)
     for axes, name in zip(panels[1:], chosen, strict=True):
-        found = [r for r in series[name] if (r["capture_id"], r["step"]) in place]
-        divisor, unit = _scale(found)
+        grown = [r for r in series[name] if (r["capture_id"], r["step"]) in place]
+        divisor, unit = _scale(grown)
         axes.bar(
-            [place[r["capture_id"], r["step"]] for r in found],
-            [(r["growth"] or 0.0) / divisor for r in found], 0.8, color=look.PALETTE["red"],
+            [place[r["capture_id"], r["step"]] for r in grown],
+            [(r["growth"] or 0.0) / divisor for r in grown], 0.8, color=look.PALETTE["red"],
         )  # fmt: skip
-        verdict = found[0]["verdict"] if found else None
+        verdict = grown[0]["verdict"] if grown else None
         said = f" ({verdict})" if verdict in ("cause", "symptom") else ""
         axes.set_title(look.shown_name(" ".join(filter(None, name)), 70) + said, fontsize=9)
         axes.set_ylabel(unit)
@@ -204,9 +204,9 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
 
     told = []
     for name in chosen:
-        found = series[name]
-        most = max(found, key=lambda r: float(r["growth"] or 0.0))
-        divisor, unit = _scale(found)
+        grown = series[name]
+        most = max(grown, key=lambda r: float(r["growth"] or 0.0))
+        divisor, unit = _scale(grown)
         told.append(
             f"{look.shown_name(' '.join(filter(None, name)), 70)}: most in step "
             f"{most['step']} ({look.number((most['growth'] or 0.0) / divisor)} {unit})"
@@ -218,10 +218,10 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     return Drawing(figure, says)
 
 
-def _scale(found: Sequence[Row]) -> tuple[float, str]:
+def _scale(grown: Sequence[Row]) -> tuple[float, str]:
     """What to divide a counter's growth by, and the unit that it then has."""
-    most = max((float(r["growth"] or 0.0) for r in found), default=0.0)
-    unit = found[0]["unit"] if found else None
+    most = max((float(r["growth"] or 0.0) for r in grown), default=0.0)
+    unit = grown[0]["unit"] if grown else None
     if unit == "bytes":
         return look.byte_unit(most)
     if unit in NANOSECONDS:

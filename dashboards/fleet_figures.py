@@ -47,10 +47,10 @@ def trend(runs: Sequence[Row], changed: str | None = None) -> Drawing | None:
     axes.set_ylabel(f"mean step [{unit}]")
     look.grid(axes)
     look.legend(figure, 2)
-    own = [r["step_s"] for r in runs]
+    means_s = [r["step_s"] for r in runs]
     says = (
-        f"{plural(len(runs), 'run')} from {dates[0]} to {dates[-1]}: {seconds(min(own))} to "
-        f"{seconds(max(own))}, median {seconds(median(own))}."
+        f"{plural(len(runs), 'run')} from {dates[0]} to {dates[-1]}: {seconds(min(means_s))} to "
+        f"{seconds(max(means_s))}, median {seconds(median(means_s))}."
     )
     if changed in dates:
         says += f" Slower since {changed} (line)."

@@ -107,13 +107,13 @@ def _stretches(mask: NDArray[np.bool_], *, joined: bool) -> Sequence[tuple[int, 
     """(row, first column, last column) of cells that are set; neighbours in a row as one."""
     if not joined:
         return [(i, j, j) for i, j in np.argwhere(mask).tolist()]
-    found: list[tuple[int, int, int]] = []
+    stretches: list[tuple[int, int, int]] = []
     for i, j in np.argwhere(mask).tolist():
-        if found and found[-1][0] == i and found[-1][2] == j - 1:
-            found[-1] = (i, found[-1][1], j)
+        if stretches and stretches[-1][0] == i and stretches[-1][2] == j - 1:
+            stretches[-1] = (i, stretches[-1][1], j)
         else:
-            found.append((i, j, j))
-    return found
+            stretches.append((i, j, j))
+    return stretches
 
 
 def _scale(axes: Axes, least: float, top: float, unit: str) -> None:

@@ -80,13 +80,13 @@ def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | No
     host.
     """
     del findings
-    found = rows["pipeline_heat_map"]
-    if not found:
+    placed = rows["pipeline_heat_map"]
+    if not placed:
         return None
-    stages = sorted({r["stage"] for r in found})
-    replicas = sorted({r["replica"] for r in found})
+    stages = sorted({r["stage"] for r in placed})
+    replicas = sorted({r["replica"] for r in placed})
     values = np.full((len(stages), len(replicas)), np.nan)
-    for r in found:
+    for r in placed:
         if r["ratio"] is not None:
             # As the cells show it: what reads 1.00 is as pale as what is.
             values[stages.index(r["stage"]), replicas.index(r["replica"])] = round(r["ratio"], 2)
@@ -108,7 +108,7 @@ def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | No
     axes.set_xticks(*look.some_ticks([str(s) for s in replicas[::across]]))
     axes.set_ylabel("stage" if down == 1 else f"stage (the worst of each {down})")
     axes.set_xlabel("replica" if across == 1 else f"replica (the worst of each {across})")
-    most = max((r for r in found if r["ratio"] is not None), key=lambda r: float(r["ratio"]))
+    most = max((r for r in placed if r["ratio"] is not None), key=lambda r: float(r["ratio"]))
     says = (
         f"{plural(len(stages), 'stage')} by {plural(len(replicas), 'replica')}. Rank "
         f"{most['rank']} (stage {most['stage']}, replica {most['replica']}) computes longest: "

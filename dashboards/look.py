@@ -302,10 +302,10 @@ def inline_svg(figure: Figure, name: str) -> str:
     """
     root = ElementTree.fromstring(picture(figure, ".svg", transparent=True))  # noqa: S314  # Matplotlib wrote it
     referenced = {
-        found
+        reference
         for element in root.iter()
         for value in (element.get(_HREF, ""), element.get("clip-path", ""))
-        for found in _REFERENCE.findall(value)
+        for reference in _REFERENCE.findall(value)
     }
     whole = _part(root, name, referenced)
     assert whole is not None  # noqa: S101  # the root is an svg

@@ -66,24 +66,24 @@ def communicators(rows: Sequence[Row]) -> Table | None:
             ("Communicator", "path"), ("Members", "n"), ("Seen", "n"), ("Hosts", "n"),
             ("Channels", ""), ("Longest start", "n"), ("State", ""), ("NCCL", ""),
         ),
-        rows=[_communicator(name, found) for name, found in ordered[:MAX_ROWS]],
+        rows=[_communicator(name, member_rows) for name, member_rows in ordered[:MAX_ROWS]],
     )  # fmt: skip
 
 
-def _communicator(name: str, found: Sequence[Row]) -> list[object]:
-    starts = [r["init_dur_ns"] for r in found if r["init_dur_ns"] is not None]
-    states = Counter(r["state"] or "unknown" for r in found)
+def _communicator(name: str, member_rows: Sequence[Row]) -> list[object]:
+    starts = [r["init_dur_ns"] for r in member_rows if r["init_dur_ns"] is not None]
+    states = Counter(r["state"] or "unknown" for r in member_rows)
     return [
         shown_name(name, 60),
-        _count(max((r["group_size"] or 0 for r in found), default=None)),
-        _count(len({r["group_rank"] for r in found})),
-        _count(len({r["node"] for r in found})),
-        _several(r["channels_count"] for r in found),
+        _count(max((r["group_size"] or 0 for r in member_rows), default=None)),
+        _count(len({r["group_rank"] for r in member_rows})),
+        _count(len({r["node"] for r in member_rows})),
+        _several(r["channels_count"] for r in member_rows),
         (seconds(max(starts) / 1e9), f"{max(starts)}") if starts else ("-", "0"),
         next(iter(states))
         if len(states) == 1
         else ", ".join(f"{n} {state}" for state, n in sorted(states.items())),
-        _several(r["nccl_version"] for r in found),
+        _several(r["nccl_version"] for r in member_rows),
     ]
 
 
@@ -107,13 +107,13 @@ def choices(rows: Sequence[Row]) -> Table | None:
             ("Operation", "name"), ("Algorithm", ""), ("Protocol", ""), ("Channels", "n"),
             ("From size", "n"), ("To size", "n"), ("Times", "n"),
         ),
-        rows=[_choice(key, found) for key, found in ordered[:MAX_ROWS]],
+        rows=[_choice(key, choice_rows) for key, choice_rows in ordered[:MAX_ROWS]],
     )  # fmt: skip
 
 
-def _choice(key: tuple[Any, ...], found: Sequence[Row]) -> list[object]:
+def _choice(key: tuple[Any, ...], choice_rows: Sequence[Row]) -> list[object]:
     op, algorithm, protocol, channels = key
-    sizes = [r["message_bytes"] for r in found if r["message_bytes"] is not None]
+    sizes = [r["message_bytes"] for r in choice_rows if r["message_bytes"] is not None]
     return [
         op,
         algorithm or "",
@@ -121,7 +121,7 @@ def _choice(key: tuple[Any, ...], found: Sequence[Row]) -> list[object]:
         _count(channels),
         _size(min(sizes, default=None)),
         _size(max(sizes, default=None)),
-        _count(sum(r["choices_count"] for r in found)),
+        _count(sum(r["choices_count"] for r in choice_rows)),
     ]
 
 

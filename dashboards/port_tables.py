@@ -29,13 +29,13 @@ def port_counters(rows: Sequence[Row]) -> Table | None:
         if r[column] is not None:
             key = (_name(r), r["unit"] or "")
             grown.setdefault(key, []).append((float(r[column]), _port(r)))
-    found = {key: values for key, values in grown.items() if any(v > 0 for v, _ in values)}
-    if not found:
+    above_zero = {key: values for key, values in grown.items() if any(v > 0 for v, _ in values)}
+    if not above_zero:
         return None
-    ordered = sorted(found, key=lambda key: (sum(v > 0 for v, _ in found[key]), key))
+    ordered = sorted(above_zero, key=lambda key: (sum(v > 0 for v, _ in above_zero[key]), key))
     cells = []
     for name, unit in ordered[:MAX_COUNTERS]:
-        values = found[name, unit]
+        values = above_zero[name, unit]
         most, where = max(values)
         total = sum(v for v, _ in values)
         growing = sum(v > 0 for v, _ in values)

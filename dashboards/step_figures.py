@@ -154,13 +154,13 @@ def _lanes(
 
 
 def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for place in places:
-        if found and found[-1][1] == place - 1:
-            found[-1] = (found[-1][0], place)
+        if runs and runs[-1][1] == place - 1:
+            runs[-1] = (runs[-1][0], place)
         else:
-            found.append((place, place))
-    return found
+            runs.append((place, place))
+    return runs
 
 
 def mean_parts(rows: Sequence[Row]) -> dict[int, dict[str, float]]:

@@ -36,7 +36,7 @@ def matrix_rates(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
         return None
     most = sorted(kinds, key=lambda k: (-sum(r["kernel_ns"] for r in kinds[k]), k))[:MAX_KINDS]
     model = next(
-        (r["gpu_model"] for found in kinds.values() for r in found if r["gpu_model"]), None
+        (r["gpu_model"] for kind_rows in kinds.values() for r in kind_rows if r["gpu_model"]), None
     )
     gpu = gpu_named(model)
     peak = gpu.bf16_flops_per_s if gpu is not None else None
@@ -183,15 +183,15 @@ def memory(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     """Memory allocated and reserved over time, of the device that had most allocated: of a GPU
     where any was recorded, else of the host."""
     del findings
-    found = rows["memory_timeline"]
-    if not found:
+    timeline = rows["memory_timeline"]
+    if not timeline:
         return None
     top = max(
-        found,
+        timeline,
         key=lambda r: (r["device_type"] == "gpu", r["allocated_bytes"], -int(r["rank"])),
     )
-    one = ("attempt", "rank", "capture_id", "device_type", "device")
-    series = [r for r in found if all(r[name] == top[name] for name in one)]
+    device_columns = ("attempt", "rank", "capture_id", "device_type", "device")
+    series = [r for r in timeline if all(r[name] == top[name] for name in device_columns)]
     peak = max(r["allocated_bytes"] for r in series)
     reserved = max(r["reserved_bytes"] for r in series)
     divisor, unit = look.byte_unit(max(peak, reserved))
@@ -227,7 +227,7 @@ def memory(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     if top["operator"] is not None:
         says += f", in {top['operator']}"
     says += f"; {look.number(reserved / divisor)} {unit} reserved." if reserved else "."
-    others = len({tuple(r[name] for name in one) for r in found}) - 1
+    others = len({tuple(r[name] for name in device_columns) for r in timeline}) - 1
     if others:
         says += f" Of {others + 1} devices and captures it had most."
     return Drawing(figure, says)

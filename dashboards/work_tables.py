@@ -114,13 +114,13 @@ def operators(rows: Sequence[Row]) -> Table | None:
     operator_summary has it; None where none was recorded."""
     columns = ("calls_count", "host_ns", "host_self_ns", "device_ns", "device_self_ns")
     sums = _sums(rows, lambda r: r["name"] or "no recorded operator", columns)
-    own = 4 if any(entry[4] for entry in sums.values()) else 2
-    total = sum(entry[own] for entry in sums.values())
+    own_column = 4 if any(entry[4] for entry in sums.values()) else 2
+    total = sum(entry[own_column] for entry in sums.values())
     if not total:
         return None
-    most = sorted(sums.items(), key=lambda item: (-item[1][own], -item[1][2], item[0]))
+    most = sorted(sums.items(), key=lambda item: (-item[1][own_column], -item[1][2], item[0]))
     count = len({r["rank"] for r in rows})
-    of = "device" if own == 4 else "host"
+    of = "device" if own_column == 4 else "host"
     return Table(
         name="operator-table",
         section="work",
@@ -133,7 +133,7 @@ def operators(rows: Sequence[Row]) -> Table | None:
         rows=[
             [
                 shown_name(name, NAME_CHARS),
-                (share(entry[own] / total), f"{entry[own] / total:.9f}"),
+                (share(entry[own_column] / total), f"{entry[own_column] / total:.9f}"),
                 (f"{entry[0] / count:,.4g}" if entry[0] else "-", f"{entry[0]}"),
                 *(_time(entry[i] / count) for i in (4, 3, 2, 1)),
             ]

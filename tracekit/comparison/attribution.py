@@ -121,8 +121,8 @@ def attribution(
     ]
     contributions.sort(key=lambda c: (-abs(c.difference.difference_s), c.cause, c.ranks))
     # A few long evaluations make a log's mean uncertain, and its steps no less sure.
-    own = next((c for c in contributions if c.cause == "step"), None)
-    if own and own.is_significant and own.difference.difference_s * difference_s > 0:
+    whole = next((c for c in contributions if c.cause == "step"), None)
+    if whole and whole.is_significant and whole.difference.difference_s * difference_s > 0:
         change = replace(change, is_significant=True)
     return change, tuple(contributions)
 
@@ -229,7 +229,7 @@ def _folded(
 
 def _own_s(cause: str, runs: Sequence[RunRows]) -> float:
     """Seconds that a mean rank of a mean run spends on a cause in a step, on the path or beside."""
-    means = [fmean(own[cause] for own in run.own_ns.values()) for run in runs if run.own_ns]
+    means = [fmean(rank_ns[cause] for rank_ns in run.own_ns.values()) for run in runs if run.own_ns]
     return fmean(means) / 1e9 if means else 0.0
 
 
@@ -288,19 +288,19 @@ def _findings(
 ) -> tuple[Finding, ...]:
     """Findings of the side that has more that are about this place, and no symptoms."""
     known = {f.id for run in less for f in run.document.findings}
-    found: dict[str, Finding] = {}
+    findings_here: dict[str, Finding] = {}
     for run in more:
         for finding in run.document.findings:
-            own = rule(finding.rule)
-            if finding.explained_by or not own.names_culprit or finding.id in known:
+            fired = rule(finding.rule)
+            if finding.explained_by or not fired.names_culprit or finding.id in known:
                 continue
             if place.cause == "transfer":
-                is_here = not _SLOW_LINKS.isdisjoint({own.sees, *own.explains, *own.absorbs})
+                is_here = not _SLOW_LINKS.isdisjoint({fired.sees, *fired.explains, *fired.absorbs})
             else:
                 is_here = finding.scope.ranks == (place.ranks or run.ranks)
             if is_here:
-                found.setdefault(finding.id, finding)
-    return tuple(found.values())
+                findings_here.setdefault(finding.id, finding)
+    return tuple(findings_here.values())
 
 
 # ---------------------------------------------------------------- what of it

@@ -60,11 +60,11 @@ class Tree:
 
     def children(self, index: int) -> list[int]:
         """The calls directly within one."""
-        found, at = [], index + 1
+        inner, at = [], index + 1
         while at < self.ends[index]:
-            found.append(at)
+            inner.append(at)
             at = self.ends[at]
-        return found
+        return inner
 
     def size(self, index: int) -> int:
         """How many calls: it and all that is within it."""
@@ -125,8 +125,8 @@ class Tree:
 
     def within(self, index: int) -> str:
         """The path of what is within a call."""
-        own = (self.labels[index].name,) if self.depths[index] >= _FIRST_DEPTH else ()
-        return "/".join((*self.paths[index], *own)[-PATH_NAMES:])
+        own_name = (self.labels[index].name,) if self.depths[index] >= _FIRST_DEPTH else ()
+        return "/".join((*self.paths[index], *own_name)[-PATH_NAMES:])
 
     def shapes(self, known: dict[tuple[Any, ...], int]) -> list[int]:
         """A number a call, equal where label and all that is within are; ``known`` are numbers of

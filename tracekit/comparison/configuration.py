@@ -53,10 +53,10 @@ def _said(runs: Sequence[RunRows]) -> dict[str, str]:
         said: dict[str, set[str]] = defaultdict(set)
         for row in run.of("environment"):
             said[_NAMED[row["kind"]].format(row["name"])].add(str(row["value"]))
-        for name, found in said.items():
-            if not 1 < len(run.ranks) == len(found):  # each rank its own, as its number: no choice
-                values[name] |= found
-    return {name: ", ".join(sorted(found)) for name, found in values.items()}
+        for name, stated in said.items():
+            if not 1 < len(run.ranks) == len(stated):  # each rank its own, as its number: no choice
+                values[name] |= stated
+    return {name: ", ".join(sorted(stated)) for name, stated in values.items()}
 
 
 def _ways(run: RunRows) -> Iterator[tuple[str, str]]:

@@ -53,10 +53,10 @@ def block_length(series: Floats) -> int:
     lags = range(2, count // 3 + 1)
     if power <= 0 or not lags:
         return usual
-    found = [float(centred @ np.roll(centred, lag)) / power for lag in lags]
-    best = int(np.argmax(found))
+    correlations = [float(centred @ np.roll(centred, lag)) / power for lag in lags]
+    best = int(np.argmax(correlations))
     period: int = lags[best]
-    return max(usual, period) if found[best] >= MIN_PERIOD_CORRELATION else usual
+    return max(usual, period) if correlations[best] >= MIN_PERIOD_CORRELATION else usual
 
 
 def _student(degrees: int) -> float:

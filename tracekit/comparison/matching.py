@@ -70,27 +70,27 @@ class Match:
 
     # ------------------------------------------------------------ matching
 
-    def _below(self, one: int, other: int) -> Iterator[tuple[int, int]]:
+    def _below(self, call: int, other: int) -> Iterator[tuple[int, int]]:
         """Matches what two same calls hold; gives the pairs that are yet to be gone into."""
         before, after = self.trees
-        yield from self._row(one, before.children(one), after.children(other))
+        yield from self._row(call, before.children(call), after.children(other))
 
     def _row(
         self, around: int, mine: Sequence[int], others: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
         """Matches two rows of siblings within ``around`` (of the baseline's tree)."""
         gaps: list[tuple[list[int], list[int]]] = [([], [])]
-        for one, other in self._in_line(mine, others):
-            if one is not None and other is not None:
+        for call, other in self._in_line(mine, others):
+            if call is not None and other is not None:
                 gaps.append(([], []))
-                if self._is_same(one, other):
-                    stretches = self.trees[0].stretch(one), self.trees[1].stretch(other)
+                if self._is_same(call, other):
+                    stretches = self.trees[0].stretch(call), self.trees[1].stretch(other)
                     self.pairs += zip(*stretches, strict=True)
                 else:
-                    self.pairs.append((one, other))
-                    yield one, other
-            elif one is not None:
-                gaps[-1][0].append(one)
+                    self.pairs.append((call, other))
+                    yield call, other
+            elif call is not None:
+                gaps[-1][0].append(call)
             elif other is not None:
                 gaps[-1][1].append(other)
         left = [[at for gap in gaps for at in gap[side]] for side in (0, 1)]
@@ -119,8 +119,8 @@ class Match:
         yield from self._aligned(mine[first : len(mine) - last], others[first : len(others) - last])
         yield from zip(mine[len(mine) - last :], others[len(others) - last :], strict=True)
 
-    def _is_same(self, one: int, other: int) -> bool:
-        return bool(self.shapes[0][one] == self.shapes[1][other])
+    def _is_same(self, call: int, other: int) -> bool:
+        return bool(self.shapes[0][call] == self.shapes[1][other])
 
     def _aligned(
         self, mine: Sequence[int], others: Sequence[int]
@@ -129,21 +129,21 @@ class Match:
             yield from self._by_name(mine, others)
             return
         best = self._best(mine, others)
-        found: list[tuple[int | None, int | None]] = []
+        aligned: list[tuple[int | None, int | None]] = []
         i, j = len(mine), len(others)
         while i and j:
             if best[i, j] == best[i - 1, j]:
                 i -= 1
-                found.append((mine[i], None))
+                aligned.append((mine[i], None))
             elif best[i, j] == best[i, j - 1]:
                 j -= 1
-                found.append((None, others[j]))
+                aligned.append((None, others[j]))
             else:
                 i, j = i - 1, j - 1
-                found.append((mine[i], others[j]))
-        found += [(one, None) for one in reversed(mine[:i])]
-        found += [(None, other) for other in reversed(others[:j])]
-        yield from reversed(found)
+                aligned.append((mine[i], others[j]))
+        aligned += [(call, None) for call in reversed(mine[:i])]
+        aligned += [(None, other) for other in reversed(others[:j])]
+        yield from reversed(aligned)
 
     def _by_name(
         self, mine: Sequence[int], others: Sequence[int]
@@ -154,10 +154,11 @@ class Match:
         for other in others:
             waiting[after.labels[other]].append(other)
         chosen = [
-            (one, same.popleft() if (same := waiting[before.labels[one]]) else None) for one in mine
+            (call, same.popleft() if (same := waiting[before.labels[call]]) else None)
+            for call in mine
         ]
-        yield from ((one, None) for one, other in chosen if other is None)
-        yield from ((one, other) for one, other in chosen if other is not None)
+        yield from ((call, None) for call, other in chosen if other is None)
+        yield from ((call, other) for call, other in chosen if other is not None)
         left = {other for same in waiting.values() for other in same}
         yield from ((None, other) for other in others if other in left)
 
@@ -174,9 +175,9 @@ class Match:
         sizes = np.array([after.size(at) for at in others], np.int32)
         shapes = self.shapes[1][np.array(others, np.int64)]
         best = np.zeros((len(mine) + 1, len(others) + 1), np.int32)
-        for row, one in enumerate(mine):
-            alike = np.where(keys[1] == keys[0][row], np.minimum(sizes, before.size(one)), 0)
-            weights = np.where(shapes == self.shapes[0][one], 2 * sizes, alike)
+        for row, call in enumerate(mine):
+            alike = np.where(keys[1] == keys[0][row], np.minimum(sizes, before.size(call)), 0)
+            weights = np.where(shapes == self.shapes[0][call], 2 * sizes, alike)
             here = np.maximum(best[row, 1:], best[row, :-1] + weights)
             np.maximum.accumulate(here, out=best[row + 1, 1:])
         return best
@@ -200,14 +201,17 @@ class Match:
             for tree, row in zip(self.trees, (mine, others), strict=True)
         ]
         if len(calls[0]) == len(calls[1]):
-            for one, other in zip(*calls, strict=True):
-                held = self.trees[0].children(one), self.trees[1].children(other)
+            for call, other in zip(*calls, strict=True):
+                held = self.trees[0].children(call), self.trees[1].children(other)
                 if self._is_alike(*held, 0) and self._is_alike(*held, 1):
-                    self._edit("renamed", path, [one], [other], is_whole=False)
-                    yield one, other
-                    mine = [at for at in mine if at != one]
+                    self._edit("renamed", path, [call], [other], is_whole=False)
+                    yield call, other
+                    mine = [at for at in mine if at != call]
                     others = [at for at in others if at != other]
-                    calls = [[i for i in calls[0] if i != one], [i for i in calls[1] if i != other]]
+                    calls = [
+                        [i for i in calls[0] if i != call],
+                        [i for i in calls[1] if i != other],
+                    ]
         self._counted(path, calls[0], calls[1])
         for kind in sorted(DEVICE):  # by themselves: a kernel is never renamed to communication
             self._launched(kind, path, mine, others)
@@ -219,13 +223,13 @@ class Match:
             for tree, row in zip(self.trees, (mine, others), strict=True)
         ]
         left: tuple[list[int], list[int]] = ([], [])
-        for one, other in self._in_line(*work):
-            if one is not None and other is not None:
+        for call, other in self._in_line(*work):
+            if call is not None and other is not None:
                 self._counted(path, *left)
                 left = ([], [])
-                self.pairs.append((one, other))
-            elif one is not None:
-                left[0].append(one)
+                self.pairs.append((call, other))
+            elif call is not None:
+                left[0].append(call)
             elif other is not None:
                 left[1].append(other)
         self._counted(path, *left)
@@ -269,9 +273,9 @@ class Match:
             for loose, row in zip(self._loose, (mine, others), strict=True):
                 loose.extend((path, at) for at in row)
         elif len(mine) == len(others):
-            for one, other in zip(mine, others, strict=True):
-                is_alike = self.trees[0].leaves(one) == self.trees[1].leaves(other)
-                self._edit("renamed" if is_alike else "replaced", path, [one], [other])
+            for call, other in zip(mine, others, strict=True):
+                is_alike = self.trees[0].leaves(call) == self.trees[1].leaves(other)
+                self._edit("renamed" if is_alike else "replaced", path, [call], [other])
         else:
             self._edit("fused" if len(mine) > len(others) else "split", path, mine, others)
 
@@ -283,19 +287,19 @@ class Match:
             if self.trees[1].labels[other].kind not in DEVICE:
                 waiting[self.shapes[1][other]].append((path, other))
         moved: tuple[set[int], set[int]] = (set(), set())
-        for path, one in removed:
-            if self.trees[0].labels[one].kind not in DEVICE and waiting[self.shapes[0][one]]:
-                _, other = waiting[self.shapes[0][one]].popleft()
+        for path, call in removed:
+            if self.trees[0].labels[call].kind not in DEVICE and waiting[self.shapes[0][call]]:
+                _, other = waiting[self.shapes[0][call]].popleft()
                 for at, (mine, others) in enumerate(
-                    zip(self.trees[0].stretch(one), self.trees[1].stretch(other), strict=True)
+                    zip(self.trees[0].stretch(call), self.trees[1].stretch(other), strict=True)
                 ):
                     if not at or self.trees[0].labels[mine].kind in DEVICE:
                         self._edit("moved", path, [mine], [others])
                         moved[0].add(mine)
                         moved[1].add(others)
-        for path, one in removed:
-            if one not in moved[0]:
-                self._edit("removed", path, [one], [])
+        for path, call in removed:
+            if call not in moved[0]:
+                self._edit("removed", path, [call], [])
         for path, other in added:
             if other not in moved[1]:
                 self._edit("added", path, [], [other])
@@ -331,7 +335,7 @@ def all_calls(
     stages = [list(dict.fromkeys(stage for run in side for stage in run)) for side in sides]
     what = "calls one by one"
     if set(stages[0]) != set(stages[1]):
-        has = [len(found) for found in stages]
+        has = [len(stages_of_side) for stages_of_side in stages]
         lacking = "candidate" if has[0] else "baseline"
         why = (
             f"the {lacking} has none on record in steady steps, or too many"
@@ -351,8 +355,8 @@ def all_calls(
             why = f"steps of one side differ in what they call: {alike} are alike at most"
             lacks.append(NotCompared(what=what + where, why=why))
             continue
-        found, added_up = matched(before, after, stage, step_s)
-        edited += found
+        edits, added_up = matched(before, after, stage, step_s)
+        edited += edits
         sums += added_up
     edited.sort(key=_by_change)
     return edited, sums, lacks
@@ -402,10 +406,10 @@ def _changed(match: Match, stage: int | None, step_s: float) -> Iterator[Edited]
     if min(len(tree.own_ns) for tree in match.trees) < MIN_STEPS:
         return
     places: dict[tuple[str, str, str], list[tuple[int, int]]] = defaultdict(list)
-    for one, other in match.pairs:
-        label = before.labels[one]
+    for call, other in match.pairs:
+        label = before.labels[call]
         if label.kind in ("operator", "kernel"):
-            places[label.kind, before.around(one), label.name].append((one, other))
+            places[label.kind, before.around(call), label.name].append((call, other))
     for (kind, path, name), pairs in places.items():
         mine, others = (
             tree.own_ns[:, list(side)].sum(axis=1)
@@ -452,7 +456,7 @@ def _sums(
         ranks=(sides[0].rank, sides[1].rank),
         steps_counts=(len(match.trees[0].own_ns), len(match.trees[1].own_ns)),
         calls_counts=(counts[0], counts[1]),
-        same_count=sum(match.trees[0].labels[one].kind in kinds for one, _ in match.pairs),
+        same_count=sum(match.trees[0].labels[call].kind in kinds for call, _ in match.pairs),
         baseline_s=whole[0],
         candidate_s=whole[1],
         same_baseline_s=whole[0] - sum(e.baseline_s for e in told),

@@ -149,8 +149,8 @@ def _counters(runs: Runs) -> dict[tuple[str, str], float]:
         for row in run.of("gpu_counters"):
             if row["p50_value"] is not None:
                 by_name[f"GPU {row['counter']}", str(row["unit"])].append(float(row["p50_value"]))
-        for key, found in by_name.items():
-            values[key].append(sorted(found)[len(found) // 2])
+        for key, readings in by_name.items():
+            values[key].append(sorted(readings)[len(readings) // 2])
         grown: dict[tuple[str, str], float] = defaultdict(float)
         for row in run.of("port_counters"):
             seconds_s = float(row["step_covered_ns"] or 0) / 1e9
@@ -160,7 +160,7 @@ def _counters(runs: Runs) -> dict[tuple[str, str], float]:
                 grown[f"ports' {row['counter']}{way}", f"{row['unit']}/s"] += rate
         for key, value in grown.items():
             values[key].append(value)
-    return {key: fmean(found) for key, found in values.items()}
+    return {key: fmean(readings) for key, readings in values.items()}
 
 
 # ---------------------------------------------------------------- parts by name
@@ -181,7 +181,7 @@ _Key = tuple[str, str, str]
 
 def _parts(baseline: Runs, candidate: Runs, step_s: float, timeline: str) -> tuple[MovedPart, ...]:
     before, after = _spent(baseline, timeline), _spent(candidate, timeline)
-    found = [
+    parts = [
         MovedPart(
             kind=kind,
             path=path,
@@ -193,9 +193,9 @@ def _parts(baseline: Runs, candidate: Runs, step_s: float, timeline: str) -> tup
         )
         for kind, path, name in {*before, *after}
     ]
-    found = [p for p in found if abs(p.candidate_s - p.baseline_s) >= MIN_PART_RATIO * step_s > 0]
+    parts = [p for p in parts if abs(p.candidate_s - p.baseline_s) >= MIN_PART_RATIO * step_s > 0]
     return tuple(
-        sorted(found, key=lambda p: (-abs(p.candidate_s - p.baseline_s), p.path, p.name, p.kind))
+        sorted(parts, key=lambda p: (-abs(p.candidate_s - p.baseline_s), p.path, p.name, p.kind))
     )
 
 
@@ -269,7 +269,7 @@ def _mean(runs: Runs, figures: Callable[[RunRows], Figures]) -> dict[str, float]
     for run in runs:
         for name, value in figures(run).items():
             values[name].append(value)
-    return {name: fmean(found) for name, found in values.items()}
+    return {name: fmean(of_runs) for name, of_runs in values.items()}
 
 
 def _moved(

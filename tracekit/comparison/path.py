@@ -186,12 +186,12 @@ class Paths:
             last = max(spans, key=lambda rank: (spans[rank][1], -rank))
             start_ns = max(start for start, _ in spans.values())
             walked = self.walk(Lane(last, key.capture_id), start_ns, spans[last][1])
-            own = {
+            own_ns = {
                 rank: dict(zip(OWN, timeline.between(*span), strict=True))
                 for rank, span in spans.items()
                 if (timeline := self.timelines.get(Lane(rank, key.capture_id))) is not None
             }
-            charged[key] = _by_excess(walked, own, stages)
+            charged[key] = _by_excess(walked, own_ns, stages)
         return charged
 
     def own(self, steps: Steps) -> dict[int, dict[str, float]]:
@@ -292,7 +292,7 @@ def _kinds(moments: Times, ranges: Sequence[tuple[int, int, str]]) -> NDArray[np
 
 def _by_excess(
     walked: Charges,
-    own: Mapping[int, Mapping[str, float]],
+    own_ns: Mapping[int, Mapping[str, float]],
     stages: Mapping[int, int],
 ) -> dict[Part, float]:
     """Charges of a step: to a rank what it had beyond its peers, to all what they had alike."""
@@ -300,10 +300,10 @@ def _by_excess(
     for part, spent_ns in walked.items():
         excess_ns = 0.0
         if part.rank is not None:
-            peers = _peers(part.rank, own, stages)
+            peers = _peers(part.rank, own_ns, stages)
             if peers:
-                usual_ns = median(own[peer][part.cause] for peer in peers)
-                beyond_ns = own[part.rank][part.cause] - usual_ns if part.rank in own else 0.0
+                usual_ns = median(own_ns[peer][part.cause] for peer in peers)
+                beyond_ns = own_ns[part.rank][part.cause] - usual_ns if part.rank in own_ns else 0.0
                 excess_ns = min(spent_ns, max(0.0, float(beyond_ns)))
         if excess_ns > 0:
             charged[part] += excess_ns
@@ -313,8 +313,8 @@ def _by_excess(
 
 
 def _peers(
-    rank: int, own: Mapping[int, Mapping[str, float]], stages: Mapping[int, int]
+    rank: int, own_ns: Mapping[int, Mapping[str, float]], stages: Mapping[int, int]
 ) -> list[int]:
     """The other ranks of its stage; the other ranks of the job where it is alone there."""
-    others = [other for other in own if other != rank]
+    others = [other for other in own_ns if other != rank]
     return [other for other in others if stages.get(other) == stages.get(rank)] or others

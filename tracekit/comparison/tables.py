@@ -28,8 +28,8 @@ class Table:
 
 def tables(comparison: Comparison) -> list[Table]:
     """The tables that have rows, what matters most first."""
-    found = [make(comparison) for make in _TABLES]
-    return [table for table in found if table.rows]
+    made = [make(comparison) for make in _TABLES]
+    return [table for table in made if table.rows]
 
 
 def _attribution(comparison: Comparison) -> Table:

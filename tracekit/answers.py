@@ -136,10 +136,10 @@ class Answers:
 
     def rows(self, name: str) -> Rows:
         """The rows of a named query. QueryError where DuckDB refuses."""
-        ((_, found),) = self.each([name])
-        if isinstance(found, QueryError):
-            raise found
-        return found
+        ((_, answer),) = self.each([name])
+        if isinstance(answer, QueryError):
+            raise answer
+        return answer
 
     @contextmanager
     def sharing(self, names: Iterable[str]) -> Iterator[None]:
@@ -160,9 +160,9 @@ class Answers:
             yield
             for name in also:
                 with suppress(QueryError):  # whoever asks for it is told why
-                    found = self.long(name)
-                    if not isinstance(found, list):
-                        self._large[name] = found
+                    answer = self.long(name)
+                    if not isinstance(answer, list):
+                        self._large[name] = answer
 
     def expect(self, names: Iterable[str]) -> None:
         """Queries that will be asked, with ``long``, when others have been."""
@@ -201,10 +201,10 @@ class Answers:
             if rows is not None:
                 yield name, rows
                 continue
-            _, found = next(asked)
-            if not isinstance(found, QueryError):
-                self.keep(name, params, found)
-            yield name, found
+            _, answer = next(asked)
+            if not isinstance(answer, QueryError):
+                self.keep(name, params, answer)
+            yield name, answer
 
     def save(self) -> None:
         """Keep what was asked for the next time, where the run may be written."""

@@ -218,8 +218,8 @@ class OpenRun:
         from tracekit import dashboards, pictures
 
         is_marked = findings and dashboards.chart(name).marks_findings
-        found = self.diagnose().findings if is_marked else ()
-        return pictures.plot(self.answers, name, self.run.tables, self.job, found)
+        marked = self.diagnose().findings if is_marked else ()
+        return pictures.plot(self.answers, name, self.run.tables, self.job, marked)
 
     def compared(self, config: Mapping[str, Any] | None = None) -> RunRows:
         """The run as one of a side that ``compare`` takes: its rows, and its diagnosis."""

@@ -444,15 +444,15 @@ def rank_ranges(con: duckdb.DuckDBPyConnection) -> Sequence[tuple[int, int]]:
         counts = con.execute(_EVENTS).fetchall()
     except duckdb.Error:
         return ()
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     held = 0
     for rank, count in counts:
         held += count
-        if not found or held > MAX_EVENTS:
-            found.append((rank, rank))
+        if not ranges or held > MAX_EVENTS:
+            ranges.append((rank, rank))
             held = count
-        found[-1] = (found[-1][0], rank)
-    return found
+        ranges[-1] = (ranges[-1][0], rank)
+    return ranges
 
 
 def _share(

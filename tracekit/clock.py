@@ -349,12 +349,12 @@ def _narrowed(instances: Sequence[Instances], ids: Sequence[int], bounds: Bounds
         if len(columns) < 2:
             continue
         (first, base), *others = columns
-        found = [(clock, _equal_ends(group, base, column)) for clock, column in others]
-        if not any(narrow for _, narrow in found):
+        equal_ends = [(clock, _equal_ends(group, base, column)) for clock, column in others]
+        if not any(narrow for _, narrow in equal_ends):
             continue
         j = position[first]
         above, below = Search.start(back, j).least_ns, Search.start(bounds, j).least_ns
-        for clock, narrow in found:
+        for clock, narrow in equal_ends:
             if narrow is None:
                 continue
             i = position[clock]

@@ -391,8 +391,8 @@ def arrived(paths: Sequence[Path], sizes: Sequence[int] | None = None) -> None:
 
 def _is_there(path: Path, size: int | None) -> bool:
     try:
-        found = path.stat().st_size
-        return size is None or found == size
+        size_there = path.stat().st_size
+        return size is None or size_there == size
     except OSError:
         return False
 
@@ -485,16 +485,17 @@ def _slurm(workers: int, memory_bytes: int | None) -> contextlib.AbstractContext
     import dask
     from dask_jobqueue import SLURMCluster
 
-    own = dask.config.get("jobqueue.slurm", {})
+    configured = dask.config.get("jobqueue.slurm", {})
     defaults = {
         "cores": 1,
         "memory": WORKER_MEMORY,
         "log-directory": tempfile.gettempdir(),  # else in whatever folder the command began
         "python": sys.executable,
     }
-    missing = {n.replace("-", "_"): v for n, v in defaults.items() if own.get(n) is None}
+    missing = {n.replace("-", "_"): v for n, v in defaults.items() if configured.get(n) is None}
     cluster = SLURMCluster(
-        security=_security(may_make_one=own.get("shared-temp-directory") is not None), **missing
+        security=_security(may_make_one=configured.get("shared-temp-directory") is not None),
+        **missing,
     )
     cluster.scale(workers)
     return cluster  # type: ignore[no-any-return]

@@ -64,11 +64,11 @@ def run_rows(answers: Answers, report: Report, filled: Collection[str]) -> RunRo
     with answers.sharing(asked):
         several = [answers.each([name for name in asked if name in ROWS])]
         several += [answers.each([n], given) for n, given in BY_PATH.items() if n in asked]
-        for name, found in chain.from_iterable(several):
-            if isinstance(found, QueryError):
-                unavailable[name] = found.message.splitlines()[0]
+        for name, answer in chain.from_iterable(several):
+            if isinstance(answer, QueryError):
+                unavailable[name] = answer.message.splitlines()[0]
             else:
-                rows[name] = [r for r in found if r.get("attempt") in (None, attempt)]
+                rows[name] = [r for r in answer if r.get("attempt") in (None, attempt)]
         for name in COLUMNS:
             if name in asked:
                 try:

@@ -102,11 +102,11 @@ def gather(
     def take(
         answered: Iterable[tuple[str, Rows | QueryError]], into: dict[str, list[Mapping[str, Any]]]
     ) -> None:
-        for name, found in answered:
-            if isinstance(found, QueryError):
-                unavailable[name] = found.message.splitlines()[0]
+        for name, answer in answered:
+            if isinstance(answer, QueryError):
+                unavailable[name] = answer.message.splitlines()[0]
             else:
-                into[name] = [r for r in found if r.get("attempt") in (None, job.attempt)]
+                into[name] = [r for r in answer if r.get("attempt") in (None, job.attempt)]
 
     # What another query's answer can spare comes last.
     first = [q.name for q in asked if q.asked in ("", "report")]
@@ -152,8 +152,8 @@ class _LaterReplay:
 
     def _price(self, name: str, ask: Callable[[Replay], float | None]) -> float | None:
         def asked() -> float | None:
-            found = ask(self._loaded)
-            return None if found is None else float(found)
+            figure = ask(self._loaded)
+            return None if figure is None else float(figure)
 
         return self._answers.figure(f"replay {name}", "DOUBLE", asked)
 

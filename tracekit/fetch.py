@@ -17,8 +17,8 @@ _GENERATION = re.compile(r"manifests/(\d+)\.json")
 
 def latest_number(run: Objects) -> int:
     """The highest generation of a run; 0 where there is none."""
-    found = (_GENERATION.fullmatch(name) for name in run.sizes("manifests"))
-    return max((int(match[1]) for match in found if match), default=0)
+    numbered = (_GENERATION.fullmatch(name) for name in run.sizes("manifests"))
+    return max((int(match[1]) for match in numbered if match), default=0)
 
 
 def manifest_of(run: Objects) -> Manifest | None:

@@ -129,8 +129,8 @@ class Kept:
             draft.unlink(missing_ok=True)
         files = [(p.lstat(), p) for p in folder.iterdir() if _NAME.fullmatch(p.name)]
         files = sorted(files, key=lambda f: f[0].st_mtime_ns, reverse=True)
-        for found, path in files[FILES_COUNT:]:
-            if stat.S_ISREG(found.st_mode):
+        for status, path in files[FILES_COUNT:]:
+            if stat.S_ISREG(status.st_mode):
                 path.unlink(missing_ok=True)
 
 
@@ -146,16 +146,16 @@ def path_of(run: Run) -> Path:
 @cache
 def _asker() -> str:
     library = find_spec("_duckdb")  # to import it, or to ask for its version, takes longer
-    found = os.stat(library.origin) if library and library.origin else None  # noqa: PTH116 - a str
-    build = (found.st_size, found.st_mtime_ns) if found else ()
+    library_file = os.stat(library.origin) if library and library.origin else None  # noqa: PTH116 - a str
+    build = (library_file.st_size, library_file.st_mtime_ns) if library_file else ()
     return f"{sources_digest(ASKED_SOURCES)} {build}"
 
 
 def _read(path: Path) -> dict[str, Any]:
     """What a file holds; nothing where it is not there, too long, or not as it was written."""
     try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES + 64:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > FILE_BYTES + 64:
             return {}
         head, _, body = path.read_bytes().partition(b"\n")
         if json.loads(head) != {"crc32": zlib.crc32(body)}:
@@ -168,8 +168,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _mapping(said: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = said.get(name)
-    return found if isinstance(found, dict) else {}
+    part = said.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _body(columns: Mapping[str, list[list[Any]]], figures: Mapping[str, Figure]) -> bytes:

@@ -212,12 +212,12 @@ def check(macro: Macro) -> list[str]:
             else:
                 arguments.append(f"CAST(NULL AS {param.type})")
         call = f"{macro.name}({', '.join(arguments)})"
-        found = _described(con, macro, call)
-        if isinstance(found, str):
-            return [*problems, f"does not run on empty tables: {found}"]
+        given_columns = _described(con, macro, call)
+        if isinstance(given_columns, str):
+            return [*problems, f"does not run on empty tables: {given_columns}"]
         declared = list(_declared(macro))
-        if found != declared:
-            problems.append(f"declares {declared}, and gives {found}")
+        if given_columns != declared:
+            problems.append(f"declares {declared}, and gives {given_columns}")
         for name in macro.reads:
             con.execute(f'DROP TABLE "{name}"')
             if not isinstance(_described(con, macro, call), str):

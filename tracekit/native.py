@@ -65,15 +65,15 @@ def library() -> ctypes.CDLL | None:
 @cache
 def _loaded() -> ctypes.CDLL | None:
     try:
-        found = ctypes.CDLL(str(LIBRARY))
-        if found.tk_interface() != INTERFACE:
+        opened = ctypes.CDLL(str(LIBRARY))
+        if opened.tk_interface() != INTERFACE:
             return None
         for name, (answer, arguments) in _SIGNATURES.items():
-            function = getattr(found, name)
+            function = getattr(opened, name)
             function.restype, function.argtypes = answer, arguments
     except (OSError, AttributeError):  # absent, of another machine, or of another version
         return None
-    return found
+    return opened
 
 
 @dataclass(frozen=True, slots=True)

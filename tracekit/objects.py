@@ -74,10 +74,10 @@ class Objects:
 
     def below(self, name: str) -> Objects:
         """What lies below a name."""
-        found = Objects(f"{self.uri}/{name}")
+        inner = Objects(f"{self.uri}/{name}")
         if "_fs" in self.__dict__:
-            found.__dict__["_fs"] = self._fs
-        return found
+            inner.__dict__["_fs"] = self._fs
+        return inner
 
     @cached_property
     def _fs(self) -> pafs.FileSystem:
@@ -160,11 +160,11 @@ class Objects:
         from pyarrow import fs
 
         where = fs.FileSelector(self._path(name), recursive=True, allow_not_found=True)
-        found = self._asked(f"{name}: cannot be listed", lambda: self._fs.get_file_info(where))
+        infos = self._asked(f"{name}: cannot be listed", lambda: self._fs.get_file_info(where))
         skip = len(self._path("")) + 1
         return {
             f.path[skip:]: (int(f.size), f.mtime_ns / 1e9 if f.mtime_ns else 0.0)
-            for f in found
+            for f in infos
             if f.type == fs.FileType.File
         }
 
@@ -241,22 +241,22 @@ class Objects:
         go, never do both stay. One that nobody renewed for ``dead_after_s`` is a dead process's.
         StoreError, saying ``what`` is going on, where somebody else holds it.
         """
-        own = f"{name}/{secrets.token_hex(12)}"
+        own_claim = f"{name}/{secrets.token_hex(12)}"
         renewed = time.monotonic()
-        self.write(own, _CLAIM)
+        self.write(own_claim, _CLAIM)
 
         def alive() -> bool:
             nonlocal renewed
             silent_s = time.monotonic() - renewed
             if silent_s > dead_after_s / 20:
-                self.write(own, _CLAIM)
+                self.write(own_claim, _CLAIM)
                 renewed = time.monotonic()
             return silent_s < dead_after_s / 2
 
         try:
             claims = self._listed(name)
-            now = claims.get(own, (0, time.time()))[1]  # by the store's clock
-            others = {n: at for n, (_, at) in claims.items() if n != own}
+            now = claims.get(own_claim, (0, time.time()))[1]  # by the store's clock
+            others = {n: at for n, (_, at) in claims.items() if n != own_claim}
             dead = [n for n, at in others.items() if now - at > dead_after_s]
             if len(dead) < len(others):
                 age = max(0.0, now - max(others.values()))
@@ -268,7 +268,7 @@ class Objects:
             yield alive
         finally:
             with contextlib.suppress(StoreError):  # it dies by itself
-                self.remove([own])
+                self.remove([own_claim])
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -294,14 +294,14 @@ def _told(error: OSError | ValueError) -> tuple[str, bool]:
     """Why, in words of ours, and whether asking again is in vain."""
     if isinstance(error, FileNotFoundError):
         return "it is not there", True
-    found = _AWS.search(str(error))
-    if found is None:
+    aws_error = _AWS.search(str(error))
+    if aws_error is None:
         return type(error).__name__ if error.args[:1] and len(error.args) == 1 else (
             os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "failed"
         ), isinstance(error, PermissionError)
-    words = found[1].lower().replace("_", " ")
-    status = found[2]
-    return f"{words}, HTTP {status}" if status else words, found[1] in _FINAL or status == "403"
+    words = aws_error[1].lower().replace("_", " ")
+    status = aws_error[2]
+    return f"{words}, HTTP {status}" if status else words, aws_error[1] in _FINAL or status == "403"
 
 
 def _endpoint() -> str | None:

@@ -45,8 +45,8 @@ def rows_for(
         if name == "gpu_series":
             series = catalog.run(answers.con([catalog.find(name)]), name)
             return TableRows(_of_accused(series, findings))
-        found = answers.long(name)  # half of a page's queries a diagnosis has asked
-        rows = found if isinstance(found, list) else TableRows(found)
+        answered = answers.long(name)  # half of a page's queries a diagnosis has asked
+        rows = answered if isinstance(answered, list) else TableRows(answered)
         return list(traffic.beside(rows, description)) if name == "traffic" else rows
 
     asked = [n for n in rows if not catalog.finds_nothing(catalog.find(n), filled)]

@@ -55,7 +55,7 @@ class Target:
     def filled(self, text: str) -> str:
         """The text with each command about RUN as one about these files."""
 
-        def fill(found: re.Match[str]) -> str:
-            return self.command(found[1]) + found[2]
+        def fill(placeholder: re.Match[str]) -> str:
+            return self.command(placeholder[1]) + placeholder[2]
 
         return PLACEHOLDER.sub(fill, text)

@@ -99,12 +99,12 @@ def ingest(
             from tracekit.fleet.lakes import make_lake
 
             with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
-                found = make_lake(lake)
-                own, is_new = found.add(
+                opened_lake = make_lake(lake)
+                run_name, is_new = opened_lake.add(
                     [*(paths or [])], name=name, job_paths=[*(job or [])], cluster=remote, **reading
                 )
-            opened = api.open(found.path(own), memory_bytes=memory_bytes)
-            _say_where(own, is_new)
+            opened = api.open(opened_lake.path(run_name), memory_bytes=memory_bytes)
+            _say_where(run_name, is_new)
         else:
             place = {"run": run or "", "scheduler": scheduler, "cluster": cluster}
             opened = api.ingest([*(paths or [])], job=[*(job or [])], **place, **reading)  # type: ignore[arg-type]  # each as ingest declares it

@@ -68,14 +68,15 @@ def ls(
 
     if format_ is o.TableFormat.parquet:
         raise UsageError("a list of runs is no table of Parquet", hint="--format csv")
-    found = lake_at(lake).entries(
-        name=name,
-        since=o.parse_date(since, "--since"),
-        until=o.parse_date(until, "--until"),
-        signature=signature,
-        host=host,
+    entries = list(
+        lake_at(lake).entries(
+            name=name,
+            since=o.parse_date(since, "--since"),
+            until=o.parse_date(until, "--until"),
+            signature=signature,
+            host=host,
+        )
     )
-    entries = list(found)
     write_rows(_listed(entries), format_)
     for entry in entries:
         if entry.damage:
@@ -132,12 +133,12 @@ def rm(
     """Remove runs. The fleet's tables keep what they said."""
     from tracekit.fleet.lakes import lake_at
 
-    found = lake_at(lake)
-    for entry in [found.entry(name) for name in names]:  # a wrong name removes nothing
+    opened_lake = lake_at(lake)
+    for entry in [opened_lake.entry(name) for name in names]:  # a wrong name removes nothing
         if dry_run:
             note(f"would remove {entry.path}")
         else:
-            _tell(found.remove(entry.name))
+            _tell(opened_lake.remove(entry.name))
 
 
 @lake.command("prune")
@@ -152,13 +153,13 @@ def prune(
     from tracekit.fleet.lake import older_than as aged
     from tracekit.fleet.lakes import lake_at
 
-    found = lake_at(lake)
-    old = aged(found.entries(), o.parse_days(older_than, "--older-than"))
+    opened_lake = lake_at(lake)
+    old = aged(opened_lake.entries(), o.parse_days(older_than, "--older-than"))
     for entry in old:
         if dry_run:
             note(f"would remove {entry.path}")
         else:
-            _tell(found.remove(entry.name))
+            _tell(opened_lake.remove(entry.name))
     note(f"{'would remove' if dry_run else 'removed'} {len(old)} runs")
 
 
@@ -249,11 +250,11 @@ def rollup(
         raise UsageError("--date and --since exclude each other", hint="--since 2026-07-21")
     command = _words(notify_command)
     stated = _price(price)
-    found = lake_at(lake)
+    opened_lake = lake_at(lake)
     memory_bytes = o.parse_size(memory, "--memory")
     with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
         rolled = rolled_up(
-            found,
+            opened_lake,
             date=o.parse_date(date, "--date"),
             since=o.parse_date(since, "--since"),
             dry_run=dry_run,
@@ -268,14 +269,14 @@ def rollup(
         write_text("".join(f"{safe(name)}\n" for name in rolled.done), output)
         note(f"would roll up {len(rolled.done)} runs; {rolled.unchanged_count} are held already")
         return 0
-    store = FleetStore(found.fleet)
+    store = FleetStore(opened_lake.fleet)
     day = date or max((row["date"] for row in store.ledger().values()), default=None)
     if day is None:
         note("the lake has no run yet")
         return 2 if strict and rolled.failed else 0
     night = judged(store, day, rolled, price=stated)
     _log_counts(rolled, day)
-    text = _written(night, format_, found)
+    text = _written(night, format_, opened_lake)
     write_text(text, output)
     if openmetrics is not None or textfile is not None:
         _write_metrics(store, night, since, openmetrics, textfile)
@@ -326,13 +327,13 @@ def site(
     from tracekit.fleet.site import write_site
     from tracekit.fleet.store import FleetStore
 
-    found = lake_at(lake)
-    store = FleetStore(found.fleet)
+    opened_lake = lake_at(lake)
+    store = FleetStore(opened_lake.fleet)
     last = max((row["date"] for row in store.ledger().values()), default=None)
     day = o.parse_date(date, "--date") or last
     if day is None:
         raise InputError(f"{lake}: nothing is rolled up yet", hint=f"tracekit rollup {lake}")
-    pages = write_site(store, found.root, folder, day)
+    pages = write_site(store, opened_lake.root, folder, day)
     note(f"wrote {len(pages)} pages; open {folder / 'index.html'}")
 
 
@@ -362,13 +363,13 @@ def _price(text: str | None) -> Price | None:
 
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]{1,8}|[$€£¥])", text.strip())
-    if found is None or float(found[1]) == 0:
+    amount = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]{1,8}|[$€£¥])", text.strip())
+    if amount is None or float(amount[1]) == 0:
         raise UsageError(
             f"--gpu-hour-price: {text!r} is no price with a currency",
             hint="--gpu-hour-price 2.10EUR",
         )
-    return Price(float(found[1]), found[2])
+    return Price(float(amount[1]), amount[2])
 
 
 def _words(command: str | None) -> list[str]:

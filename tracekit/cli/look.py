@@ -99,8 +99,8 @@ def sources(
         if is_job_description(file):
             kind, status, reason = "job", "ok", "job description"
         else:
-            found = recognise(file)
-            kind, status, reason = found.kind, found.status, found.reason
+            recognition = recognise(file)
+            kind, status, reason = recognition.kind, recognition.status, recognition.reason
         unknown += status != "ok"
         if suggest:
             if status != "ok" and (block := _suggested(file)):
@@ -121,8 +121,8 @@ def _suggested(file: SourceFile) -> str:
     from tracekit.ingest.counters.suggest import suggest
     from tracekit.ingest.files import read_head
 
-    found = suggest(read_head(file))
-    return found.toml(file.name) + "\n" if found is not None else ""
+    table = suggest(read_head(file))
+    return table.toml(file.name) + "\n" if table is not None else ""
 
 
 def query(

@@ -40,5 +40,5 @@ def _data_bytes() -> int | None:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    found = next((line.split() for line in lines if line.startswith("VmData:")), None)
-    return int(found[1]) * 1024 if found else None
+    fields = next((line.split() for line in lines if line.startswith("VmData:")), None)
+    return int(fields[1]) * 1024 if fields else None

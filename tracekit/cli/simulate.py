@@ -112,10 +112,10 @@ def _said(fault: Mapping[str, Any], ranks_count: int) -> str:
         "group": where["groups"],
     }
     named = [
-        f"{kind}{'s' if len(found) > 1 else ''} "
-        f"{listed(found) if kind == 'group' else ranges(found)}"
-        for kind, found in places.items()
-        if found
+        f"{kind}{'s' if len(numbers) > 1 else ''} "
+        f"{listed(numbers) if kind == 'group' else ranges(numbers)}"
+        for kind, numbers in places.items()
+        if numbers
     ]
     unit = "" if strength["unit"] in ("ratio", "count") else f" {strength['unit']}"
     when = f"step{'s' if len(fault['steps']) > 1 else ''} {ranges(fault['steps'])}"

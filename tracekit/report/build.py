@@ -53,8 +53,8 @@ def build_report(
     """
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
-    found, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(rolled_up(fold(found), facts), facts, config.report)
+    fired, not_checked, rules_run = _run(rules, facts)
+    linked = link_symptoms(rolled_up(fold(fired), facts), facts, config.report)
     linked = _on_inferred_steps(linked, facts)
     linked = bounded(linked, facts)
     linked, impossible = _possible(linked, facts.step_ns / 1e9)
@@ -63,16 +63,16 @@ def build_report(
     # What is silenced still takes its time: it stays in the budget, under its id.
     bubble = schedule_bubble(facts)
     budget = step_budget(facts.steps, linked, bubble.allowed_ns if bubble else 0.0)
-    kept, silenced = _silence(linked, config, today or datetime.now(UTC).date())
+    told, silenced = _silence(linked, config, today or datetime.now(UTC).date())
     is_whole = all(i.status not in ("partial", "unreadable") for i in inputs)
     failed = [i.path for i in inputs if any(j.name == "ingestor_failed" for j in i.issues)]
     judgement = judge(
-        facts, kept, budget, rules_run, bool(silenced), is_whole, failed, config.report
+        facts, told, budget, rules_run, bool(silenced), is_whole, failed, config.report
     )
-    kept = [_leading(f) if f.id == judgement.verdict.finding else f for f in kept]
+    told = [_leading(f) if f.id == judgement.verdict.finding else f for f in told]
     findings = [
         replace(f, confidence=benched(f.rule, f.confidence))
-        for f in in_order(kept, judgement.verdict.finding)
+        for f in in_order(told, judgement.verdict.finding)
     ]
     if not config.select:
         not_checked += not_built(i.kind for i in inputs)

@@ -174,9 +174,9 @@ def _prose(text: str) -> Markup:
     from markupsafe import Markup
 
     parts, end = [], 0
-    for found in COMMAND.finditer(text):
-        parts += [_words(text[end : found.start()]), _code(found[0])]
-        end = found.end()
+    for command in COMMAND.finditer(text):
+        parts += [_words(text[end : command.start()]), _code(command[0])]
+        end = command.end()
     return Markup("").join([*parts, _words(text[end:])])
 
 
@@ -367,7 +367,7 @@ def _evidence(evidence: Evidence, prefix: str = "") -> list[Any]:
     places: dict[str, list[str]] = {}
     for record in evidence.rows[:SHOWN_RECORDS]:
         places.setdefault(record.source, []).append(str(record.place))
-    records = [f"{source} at {', '.join(found)}" for source, found in places.items()]
+    records = [f"{source} at {', '.join(where)}" for source, where in places.items()]
     more = len(evidence.rows) - SHOWN_RECORDS
     return [
         prefix + evidence.name,
@@ -387,16 +387,20 @@ def _shown(chart: Chart, drawing: Drawing | NotDrawn | None) -> _Shown:
 def _sections(parts: _Parts) -> list[dict[str, Any]]:
     sections = []
     for name, title in SECTIONS.items():
-        own = [(about, part) for about, part in parts if about.section == name and part is not None]
-        if own:
+        held = [
+            (about, part) for about, part in parts if about.section == name and part is not None
+        ]
+        if held:
             sections.append(
                 {
                     "name": name,
                     "title": title,
-                    "figures": [part for _, part in own if isinstance(part, dict)],
-                    "tables": [part for _, part in own if isinstance(part, Table)],
+                    "figures": [part for _, part in held if isinstance(part, dict)],
+                    "tables": [part for _, part in held if isinstance(part, Table)],
                     "not_drawn": [
-                        (about.title, part.why) for about, part in own if isinstance(part, NotDrawn)
+                        (about.title, part.why)
+                        for about, part in held
+                        if isinstance(part, NotDrawn)
                     ],
                 }
             )

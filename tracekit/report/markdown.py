@@ -95,10 +95,13 @@ def _details(summary: str, lines: list[str]) -> list[str]:
 def _prose(text: str, *, in_cell: bool = False) -> str:
     """A sentence of ours, escaped, with its commands as code: whoever pastes one finds its end."""
     parts, end = [], 0
-    for found in COMMAND.finditer(text):
-        code = _code(found[0])
-        parts += [escaped(text[end : found.start()]), code.replace("|", r"\|") if in_cell else code]
-        end = found.end()
+    for command in COMMAND.finditer(text):
+        code = _code(command[0])
+        parts += [
+            escaped(text[end : command.start()]),
+            code.replace("|", r"\|") if in_cell else code,
+        ]
+        end = command.end()
     return "".join([*parts, escaped(text[end:])])
 
 

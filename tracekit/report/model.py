@@ -224,9 +224,9 @@ class Report:
 
     def __repr__(self) -> str:
         verdict = self.verdict
-        found = plural(len(self.findings), "finding")
+        count = plural(len(self.findings), "finding")
         sentence = safe(cut(verdict.sentence, SHOWN_CHARACTERS))
-        return f"<Report {verdict.kind}: {sentence} ({found})>"
+        return f"<Report {verdict.kind}: {sentence} ({count})>"
 
     def _repr_html_(self) -> str:
         from tracekit.report.notebook import report_html

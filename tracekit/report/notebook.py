@@ -34,14 +34,14 @@ def report_html(report: Report) -> str:
     if document.not_checked:
         count = plural(len({n.rule for n in document.not_checked}), "rule")
         rows.append(("Not checked", f"{count}: .document.not_checked"))
-    found = [
+    finding_rows = [
         (f"F{i}", f.severity.value, f.rule, scope_words(f), _price(f))
         for i, f in enumerate(document.findings[:MAX_ROWS], 1)
     ]
     parts = [f"<p><b>{escaped(title_words(document, report.notes))}</b></p>", pairs(rows)]
-    if found:
-        parts.append(table(("", "severity", "rule", "where", "cost"), found))
-    left = len(document.findings) - len(found)
+    if finding_rows:
+        parts.append(table(("", "severity", "rule", "where", "cost"), finding_rows))
+    left = len(document.findings) - len(finding_rows)
     parts += [f"<p>{plural(left, 'more finding')}: .findings</p>"] if left else []
     return "\n".join(parts)
 

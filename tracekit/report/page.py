@@ -34,7 +34,7 @@ class Page:
         head = (
             f"{label:<{INDENT}}{lead}" if len(label) < INDENT else f"{label:<{INDENT + len(lead)}}"
         )
-        shown = COMMAND.sub(lambda found: found[0].replace(" ", _TIED), _one_line(text))
+        shown = COMMAND.sub(lambda command: command[0].replace(" ", _TIED), _one_line(text))
         shown = tied(shown, _TIED)
         body = self._wrapped(shown, head, INDENT + len(lead))
         if body and label:

@@ -156,9 +156,9 @@ class _Window:
 def _window_alone(facts: Facts, rows: Sequence[Row], limits: ReportThresholds) -> Judgement:
     """By what the window went into, whatever a step is, where no finding names it."""
     window = _Window.of(rows)
-    found = _unexplained(facts, window, limits)
-    if found is not None:
-        return found
+    unexplained = _unexplained(facts, window, limits)
+    if unexplained is not None:
+        return unexplained
     steady = facts.over_windows
     if steady is None or steady.steps.median_parts is None:
         return say(

@@ -92,8 +92,8 @@ def _loaded(name: str) -> Rule:
 def __getattr__(name: str) -> Any:
     if name != "RULES":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()["RULES"] = found = tuple(map(_loaded, NAMES))
-    return found
+    globals()["RULES"] = rules = tuple(map(_loaded, NAMES))
+    return rules
 
 
 def rule(name: str) -> Rule:

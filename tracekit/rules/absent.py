@@ -145,10 +145,10 @@ def _slowest_sibling(heavy: Sequence[Row], limits: AbsentThresholds) -> Row | No
     return slow[0] if len(slow) == 1 else None
 
 
-def _are_alike(one: Row, other: Row) -> bool:
+def _are_alike(group: Row, other: Row) -> bool:
     same = ("siblings_count", "members_count")
-    return all(one[name] == other[name] for name in same) and not (
-        set(one["traced_ranks"]) & set(other["traced_ranks"])
+    return all(group[name] == other[name] for name in same) and not (
+        set(group["traced_ranks"]) & set(other["traced_ranks"])
     )
 
 

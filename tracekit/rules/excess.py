@@ -207,7 +207,7 @@ def passing_pauses(facts: Facts) -> dict[int, list[Row]]:
     """By rank, stretches of its loop with nothing recorded that come and go: neither its peers have
     them in those steps nor itself in the others. Not those in a range beside the training."""
     limits = facts.limits(ExcessThresholds)
-    found: dict[int, list[Row]] = defaultdict(list)
+    pauses: dict[int, list[Row]] = defaultdict(list)
     for row in facts.of(QUERY):
         if row["kind"] != "pause" or row["peers"] != "stage" or row["excess_ns"] is None:
             continue
@@ -216,8 +216,8 @@ def passing_pauses(facts: Facts) -> dict[int, list[Row]]:
         if is_passing and excess_ns > limits.min_excess_mads * float(row["spread_ns"]):
             reason = class_of(str(row["path"]).split("/"), _own_names(facts))
             if reason not in BESIDE_TRAINING:
-                found[int(row["rank"])].append(row)
-    return found
+                pauses[int(row["rank"])].append(row)
+    return pauses
 
 
 def _own_names(facts: Facts) -> list[tuple[str, str]]:

@@ -102,8 +102,8 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
 def _firsts(rows: Sequence[Row]) -> list[Row]:
     """Who failed on its own, and first as far as its launcher's times tell: several where these
     are equal on several hosts."""
-    own = [r for r in rows if r["follows"] == _OWN]
-    seen = [r for r in own if r["is_root"] or r["memory_of"]] or own
+    on_their_own = [r for r in rows if r["follows"] == _OWN]
+    seen = [r for r in on_their_own if r["is_root"] or r["memory_of"]] or on_their_own
     times = [r["time_ns"] for r in seen if r["time_ns"] is not None]
     if times:
         return [r for r in seen if r["time_ns"] in (None, min(times))]

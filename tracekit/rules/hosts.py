@@ -87,11 +87,11 @@ class Lack:
 
 def by_series(rows: Iterable[Row]) -> dict[tuple[str, str | None, str], list[Row]]:
     """Rows of known hosts by host, control group and resource."""
-    found: dict[tuple[str, str | None, str], list[Row]] = defaultdict(list)
+    series: dict[tuple[str, str | None, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["host"] is not None:
-            found[str(row["host"]), row["cgroup"], str(row["resource"])].append(row)
-    return dict(found)
+            series[str(row["host"]), row["cgroup"], str(row["resource"])].append(row)
+    return dict(series)
 
 
 def judged(
@@ -164,7 +164,7 @@ def _is_nested(group: str, other: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Shortage:
     lack: Lack
     rows: tuple[Row, ...]
     ratio: float
@@ -185,15 +185,15 @@ def _of_ranks(
 ) -> list[Finding]:
     late = late_ranks(facts, limits) or slower_ranks(facts, limits)
     by_host: dict[str, list[LateRank]] = defaultdict(list)
-    for one in late:
-        host = facts.job.hosts.get(one.rank)
-        if host is not None and _may_be_its_host(facts, one, limits, own_stalls):
-            by_host[host].append(one)
+    for late_rank in late:
+        host = facts.job.hosts.get(late_rank.rank)
+        if host is not None and _may_be_its_host(facts, late_rank, limits, own_stalls):
+            by_host[host].append(late_rank)
     findings = []
     for host, members in sorted(by_host.items()):
-        found = [f for lack in lacks if (f := _beyond(facts, limits, lack, host, members, groups))]
-        if found:
-            best = max(found, key=lambda f: f.ratio - (f.usual_ratio or 0.0))
+        beyond = [f for lack in lacks if (f := _beyond(facts, limits, lack, host, members, groups))]
+        if beyond:
+            best = max(beyond, key=lambda f: f.ratio - (f.usual_ratio or 0.0))
             findings.append(_late_finding(facts, limits, host, members, best, advice))
     return findings
 
@@ -227,15 +227,15 @@ def _beyond(
     host: str,
     members: Sequence[LateRank],
     groups: Mapping[str, frozenset[str | None]],
-) -> _Found | None:
+) -> _Shortage | None:
     """The series of the host whose tasks waited long enough in the late steps to be the reason."""
     steps = facts.steps
-    late = {key for one in members for key in one.late_keys} or set(steps.keys)
+    late = {key for member in members for key in member.late_keys} or set(steps.keys)
     # All of a delay lies in the steps that have it.
-    delay = max(delay_ns(one) for one in members) * len(steps) / len(late)
+    delay = max(delay_ns(member) for member in members) * len(steps) / len(late)
     needed = delay / fmean(steps.job_dur_ns(key) for key in late)
     elsewhere = _elsewhere(facts, lack, host, groups)
-    best: _Found | None = None
+    best: _Shortage | None = None
     for (where, group, resource), rows in by_series(facts.of(STEPS)).items():
         if where != host or resource != lack.resource or group not in groups.get(host, ()):
             continue
@@ -253,10 +253,10 @@ def _beyond(
             for key in steps.keys
             if key in shares and key not in late
         ]
-        own = fmean(rest) if len(rest) >= limits.min_other_steps_count else None
-        if own is not None and own > ratio:
+        rest_ratio = fmean(rest) if len(rest) >= limits.min_other_steps_count else None
+        if rest_ratio is not None and rest_ratio > ratio:
             continue  # it lacked more in the steps in which nobody waited for it
-        usual, words = own, "in its other steps"
+        usual, words = rest_ratio, "in its other steps"
         if elsewhere is not None:
             usual, words = elsewhere, "on the other hosts"
         if usual is None and (not lack.is_own or len(set(facts.job.hosts.values())) == 1):
@@ -266,7 +266,7 @@ def _beyond(
             continue
         if best is None or beyond > best.ratio - (best.usual_ratio or 0.0):
             here.sort(key=lambda r: -float(r["some_ratio"]))
-            best = _Found(lack, tuple(here), ratio, usual, words, needed)
+            best = _Shortage(lack, tuple(here), ratio, usual, words, needed)
     return best
 
 
@@ -290,40 +290,40 @@ def _late_finding(
     limits: HostThresholds,
     host: str,
     members: Sequence[LateRank],
-    found: _Found,
+    worst: _Shortage,
     advice: Advice,
 ) -> Finding:
-    ranks = sorted(one.rank for one in members)
-    keys = sorted({key for one in members for key in one.late_keys}) or facts.steps.keys
+    ranks = sorted(member.rank for member in members)
+    keys = sorted({key for member in members for key in member.late_keys}) or facts.steps.keys
     cost = price(facts, members)
-    group = found.rows[0]["cgroup"]
-    usual = "" if found.usual_ratio is None else f" ({share(found.usual_ratio)} {found.usual})"
+    group = worst.rows[0]["cgroup"]
+    usual = "" if worst.usual_ratio is None else f" ({share(worst.usual_ratio)} {worst.usual})"
     subject = f"{safe(host)}{f', control group {safe(group)},' if group else ''}"
     return facts.finding(
         facts.scope(ranks, keys),
-        f"Tasks of {subject} {found.lack.words} for {share(found.ratio)} of {found.lack.of} in "
+        f"Tasks of {subject} {worst.lack.words} for {share(worst.ratio)} of {worst.lack.of} in "
         f"{plural(len(keys), 'step')} in which {lower(ranks_phrase(ranks, facts.ranks))} "
         f"{'is' if len(ranks) == 1 else 'are'} late{usual}: the others wait "
         f"{waiting(facts, cost)}.",
         (
             Evidence(
-                f"tasks {found.lack.words}, share of {found.lack.of} in the late steps, beyond "
+                f"tasks {worst.lack.words}, share of {worst.lack.of} in the late steps, beyond "
                 "what is usual",
-                found.ratio - (found.usual_ratio or 0.0),
+                worst.ratio - (worst.usual_ratio or 0.0),
                 "ratio",
-                threshold=limits.min_explained_ratio * found.needed_ratio,
+                threshold=limits.min_explained_ratio * worst.needed_ratio,
                 query=STEPS,
-                rows=facts.readings(found.rows),
+                rows=facts.readings(worst.rows),
             ),
             *(
                 Evidence(
-                    f"exposed delay by rank {one.rank}, mean step",
-                    delay_ns(one) / 1e9,
+                    f"exposed delay by rank {member.rank}, mean step",
+                    delay_ns(member) / 1e9,
                     "s",
                     threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
-                    query="late_steps" if one.is_matched else "step_breakdown",
+                    query="late_steps" if member.is_matched else "step_breakdown",
                 )
-                for one in members
+                for member in members
             ),
         ),
         by=("counters", "peers"),
@@ -356,7 +356,7 @@ def _of_history(
     time and on no other host."""
     by_name = {lack.resource: lack for lack in lacks}
     members = set(facts.job.hosts.values()) | set(facts.job.placed_hosts.values())
-    found: dict[tuple[str, str], list[tuple[Row, float, float]]] = defaultdict(list)
+    episodes: dict[tuple[str, str], list[tuple[Row, float, float]]] = defaultdict(list)
     for row in facts.of(EPISODES):
         host = row["host"]
         if host is None or row["resource"] not in by_name or (members and host not in members):
@@ -368,9 +368,9 @@ def _of_history(
         )
         needed = min(1.0, float(row["lost_ns"] or 0) / (row["end_ns"] - row["start_ns"]))
         if beyond >= max(limits.min_waited_ratio, limits.min_explained_ratio * needed):
-            found[str(host), str(row["resource"])].append((row, beyond, needed))
+            episodes[str(host), str(row["resource"])].append((row, beyond, needed))
     best: dict[str, tuple[str, list[tuple[Row, float, float]]]] = {}
-    for (host, resource), rows in sorted(found.items()):
+    for (host, resource), rows in sorted(episodes.items()):
         if host not in best or _lost_ns(rows) > _lost_ns(best[host][1]):
             best[host] = (resource, rows)
     return [

@@ -63,8 +63,8 @@ def beside(row: Row) -> str:
     where nothing stands there more than elsewhere."""
     times = row["times_count"]
     told = [
-        f"{many} before {row[name]}" if times else one
-        for name, one, many in _BETWEEN_STEPS
+        f"{many} before {row[name]}" if times else single
+        for name, single, many in _BETWEEN_STEPS
         if row[name]
     ]
     if not told:
@@ -94,7 +94,7 @@ def finding(
 ) -> Finding:
     """A finding of the whole job. It has no price a step of the traces, which are others than the
     log's; how much it matters follows from its share of the job."""
-    found = facts.finding(
+    logged = facts.finding(
         Scope(),
         summary,
         evidence,
@@ -109,5 +109,5 @@ def finding(
     starts = [r["start_ns"] for r in rows if r["start_ns"] is not None]
     ends = [r["end_ns"] for r in rows if r["end_ns"] is not None]
     if not log.summary["is_epoch"] or not starts or not ends:
-        return replace(found, when=When())
-    return replace(found, when=When(start_utc=utc(min(starts)), end_utc=utc(max(ends))))
+        return replace(logged, when=When())
+    return replace(logged, when=When(start_utc=utc(min(starts)), end_utc=utc(max(ends))))

@@ -202,8 +202,8 @@ def _is_world(group: object) -> bool:
     return group is None or "default" in str(group) or str(group) == "0"
 
 
-def _is_same(one: object, other: object) -> bool:
-    return one == other or (_is_world(one) and _is_world(other))
+def _is_same(algorithm: object, other: object) -> bool:
+    return algorithm == other or (_is_world(algorithm) and _is_world(other))
 
 
 def _size_of_largest(facts: Facts) -> int | None:

@@ -68,7 +68,7 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
     log = log_of(facts)
     if log is None:
         return facts.lacking(NEEDS)
-    found = []
+    findings = []
     for row in log.of("periodic"):
         lost_ns, ratio = row["lost_ns"] or 0, log.share(row["lost_ns"] or 0)
         if ratio < limits.min_lost_ratio:
@@ -82,7 +82,7 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
             for name, act in _ACTS.items()
             if (row[name] or 0) >= limits.min_named_ratio * row["times_count"]
         ]
-        found.append(
+        findings.append(
             finding(
                 facts,
                 log,
@@ -117,7 +117,7 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
                 remedy=tuple(acts) or (_EPOCH_ACT if is_epoch else _UNKNOWN_ACT,),
             )
         )
-    return RuleOutcome(findings=tuple(found))
+    return RuleOutcome(findings=tuple(findings))
 
 
 RULE = Rule(

@@ -34,8 +34,8 @@ def words_of(name: str) -> tuple[str, ...]:
 
     Digits are left out: they number things.
     """
-    found = (w.lower() for w in _WORD.findall(name) if not w.isdigit())
-    return tuple(islice(found, MAX_WORDS))
+    words = (w.lower() for w in _WORD.findall(name) if not w.isdigit())
+    return tuple(islice(words, MAX_WORDS))
 
 
 @cache
@@ -55,18 +55,18 @@ def phrases() -> Phrases:
     return kinds
 
 
-def class_of(path: Sequence[str], own: Iterable[tuple[str, str]] = ()) -> RangeKind | None:
+def class_of(path: Sequence[str], own_names: Iterable[tuple[str, str]] = ()) -> RangeKind | None:
     """The class of nested ranges, outermost first; None where no name says anything.
 
     The innermost name that means something decides. ``own`` are phrases and classes of the user,
     which come before the table's.
     """
-    users = {words_of(phrase): cast("RangeKind", kind) for phrase, kind in own}
+    users = {words_of(phrase): cast("RangeKind", kind) for phrase, kind in own_names}
     for name in reversed(path):
         words = words_of(name)
-        found = _longest(words, users) or _longest(words, phrases())
-        if found is not None:
-            return found
+        range_kind = _longest(words, users) or _longest(words, phrases())
+        if range_kind is not None:
+            return range_kind
     return None
 
 

@@ -155,7 +155,7 @@ def _slow_launchers(facts: Facts, limits: SlowHostThresholds) -> list[Launching]
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank, host in sorted(facts.job.hosts.items()):
         by_host[host].append(rank)
-    found = []
+    launching = []
     for name, ranks in sorted(by_host.items()):
         others = [r for r in idle if r not in ranks]
         if len(ranks) < 2 or len(others) < 2 or not idle.keys() >= set(ranks):
@@ -168,10 +168,10 @@ def _slow_launchers(facts: Facts, limits: SlowHostThresholds) -> list[Launching]
         quickest_ns = min(calls[r] for r in ranks)
         is_slow = quickest_ns >= limits.min_launch_ratio * usual_ns
         if is_slow and min(*beyond.values(), cost_ns) >= limits.min_cost_ratio * step_ns:
-            found.append(
+            launching.append(
                 Launching(name, tuple(ranks), quickest_ns, usual_ns, max(beyond.values()), cost_ns)
             )
-    return found
+    return launching
 
 
 def _launching_finding(facts: Facts, limits: SlowHostThresholds, host: Launching) -> Finding:

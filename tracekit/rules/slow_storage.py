@@ -103,8 +103,8 @@ def evaluate(facts: Facts, limits: SlowStorageThresholds) -> RuleOutcome:
     has_pressure = any(row["resource"] == "io" for row in facts.of(hosts.PRESSURE))
     if not facts.of(LATENCY) and not has_pressure:
         return facts.lacking(NEEDS, hosts.CAPTURE)
-    found = _found(facts, limits)
-    findings = [_finding(facts, limits, group) for group in _by_device(found)]
+    slow_series = _found(facts, limits)
+    findings = [_finding(facts, limits, group) for group in _by_device(slow_series)]
     named = {host for f in findings for host in f.scope.hosts}
     if not has_pressure:
         return RuleOutcome(tuple(findings))
@@ -129,15 +129,15 @@ def _found(facts: Facts, limits: SlowStorageThresholds) -> list[_Slow]:
     for row in facts.of(STEPS):
         if row["host"] is not None and row["covered_ratio"] >= limits.min_covered_ratio:
             by_device[row["host"], row["device"], row["operation"]][_key(row)] = row
-    found = []
+    slow_series = []
     for query, what, operations in WAITED:
         stalls = _stalls(facts, limits, query)
         for (host, device, operation), rows in sorted(by_device.items()):
             if operation in operations and host in stalls:
                 slow = _slow(facts, limits, stalls[host], rows, by_device)
                 if slow is not None:
-                    found.append(replace(slow, host=host, device=device, what=what))
-    return found
+                    slow_series.append(replace(slow, host=host, device=device, what=what))
+    return slow_series
 
 
 def _stalls(
@@ -145,13 +145,13 @@ def _stalls(
 ) -> dict[str, dict[StepKey, dict[int, float]]]:
     """By host, the steady steps in which its ranks wait, and how long each does."""
     steady = set(facts.steps.keys)
-    found: dict[str, dict[StepKey, dict[int, float]]] = defaultdict(dict)
+    stalls: dict[str, dict[StepKey, dict[int, float]]] = defaultdict(dict)
     for row in facts.of(query):
         host, key = facts.job.hosts.get(int(row["rank"])), _key(row)
         is_long = float(row["exposed_ns"]) >= limits.min_stall_ratio * facts.steps.step_ns
         if host is not None and key in steady and is_long:
-            found[host].setdefault(key, {})[int(row["rank"])] = float(row["exposed_ns"])
-    return {h: k for h, k in found.items() if len(k) >= limits.min_stalled_steps_count}
+            stalls[host].setdefault(key, {})[int(row["rank"])] = float(row["exposed_ns"])
+    return {h: k for h, k in stalls.items() if len(k) >= limits.min_stalled_steps_count}
 
 
 def _slow(
@@ -200,13 +200,13 @@ def _latency_ns(rows: Sequence[Row]) -> float | None:
     return sum(float(r["waited_ns"]) for r in rows) / requests if requests > 0 else None
 
 
-def _by_device(found: Sequence[_Slow]) -> list[list[_Slow]]:
+def _by_device(slow_series: Sequence[_Slow]) -> list[list[_Slow]]:
     """Of each host the series that was waited for longest, once; hosts of one mount together.
 
     A file system, its disk and its partitions show the same requests.
     """
     best: dict[tuple[str, str], _Slow] = {}
-    for slow in found:
+    for slow in slow_series:
         key = (slow.host, slow.what)
         if key not in best or slow.waited_ns > best[key].waited_ns:
             best[key] = slow

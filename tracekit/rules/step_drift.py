@@ -47,12 +47,12 @@ def evaluate(facts: Facts, limits: StepDriftThresholds) -> RuleOutcome:
     log = log_of(facts)
     if log is None:
         return facts.lacking(NEEDS)
-    found = []
+    findings = []
     for row in log.of("drift"):
         per_day = row["per_day_ratio"] or 0.0
         if per_day < limits.min_per_day_ratio or log.spent_ns < limits.min_span_ns:
             continue
-        found.append(
+        findings.append(
             finding(
                 facts,
                 log,
@@ -76,7 +76,7 @@ def evaluate(facts: Facts, limits: StepDriftThresholds) -> RuleOutcome:
                 remedy=("look for what grows: host memory, caches, allocator, data, temperature",),
             )
         )
-    return RuleOutcome(findings=tuple(found))
+    return RuleOutcome(findings=tuple(findings))
 
 
 RULE = Rule(

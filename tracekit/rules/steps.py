@@ -170,8 +170,8 @@ class Steps:
         """The job's mean step, divided as that of the median rank is."""
         if self.median_rank is None:
             return None
-        own = self.rank_means[self.median_rank]
-        return Parts(*(part * self.step_ns / own.dur for part in own))
+        means = self.rank_means[self.median_rank]
+        return Parts(*(part * self.step_ns / means.dur for part in means))
 
     @cached_property
     def step_ns(self) -> float:

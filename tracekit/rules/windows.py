@@ -67,10 +67,10 @@ def stalls_of_windows(halves: Iterable[Row], breakdown: Iterable[Row]) -> list[R
         lengths = durs_ns.get(key, [0])
         if not all(lengths):
             continue
-        own = {int(row["step"]): row for row in rows}
+        by_half = {int(row["step"]): row for row in rows}
         times = {
             name: min(
-                int(own[half][name] if half in own else 0) * sum(lengths) // ns
+                int(by_half[half][name] if half in by_half else 0) * sum(lengths) // ns
                 for half, ns in zip(HALVES, lengths, strict=True)
             )
             for name in ("stall_ns", "exposed_ns")

@@ -48,7 +48,7 @@ def resolved(
 def test_all_members_together_name_the_group() -> None:
     found = resolved([(4, "nccl-a", 2, 1), (0, "nccl-a", 2, 0), (0, "nccl-b", 2, 0)])
     assert set(found.found) == {(1, "nccl-a")}
-    one = found.found[1, "nccl-a"]
+    one = found.by_hash[1, "nccl-a"]
     assert (one.group_id, one.members) == (group_id([0, 4]), {0: 0, 1: 4})
     group = found.applied(1, Group("nccl-a", (), "a", size=2, is_complete=False))
     assert (group.ranks, group.is_complete, group.name) == ((0, 4), True, "a")
@@ -59,8 +59,8 @@ def test_all_members_together_name_the_group() -> None:
 
 def test_members_may_be_numbered_in_any_order() -> None:
     found = resolved([(0, "nccl-a", 3, 2), (1, "nccl-a", 3, 0), (2, "nccl-a", 3, 1)])
-    assert found.found[1, "nccl-a"].members == {0: 1, 1: 2, 2: 0}
-    assert found.found[1, "nccl-a"].group_id == group_id([0, 1, 2])
+    assert found.by_hash[1, "nccl-a"].members == {0: 1, 1: 2, 2: 0}
+    assert found.by_hash[1, "nccl-a"].group_id == group_id([0, 1, 2])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_listed_group_stands_in_for_members_without_an_export() -> None:
         Group("m", (4, 5, 6, 7), "6", size=4),
         Group("n", (1, 3), "7", size=2),
     ]
-    one = resolved([(1, "nccl-a", 4, 1), (3, "nccl-a", 4, 3)], listed).found[1, "nccl-a"]
+    one = resolved([(1, "nccl-a", 4, 1), (3, "nccl-a", 4, 3)], listed).by_hash[1, "nccl-a"]
     assert (one.group_id, one.name, one.members) == ("k", "5", {0: 0, 1: 1, 2: 2, 3: 3})
     # At another place in every listed group: none fits.
     assert resolved([(1, "nccl-a", 4, 2)], listed).found == {}
@@ -94,7 +94,7 @@ def test_of_two_listed_groups_that_fit_none_is_taken() -> None:
     assert resolved([(0, "nccl-a", 2, 0)], listed).found == {}
     # The same ranks twice: the ranks are known, the name is not.
     twins = [Group("k", (0, 1), "5", size=2), Group("k", (0, 1), "6", size=2)]
-    one = resolved([(0, "nccl-a", 2, 0)], twins).found[1, "nccl-a"]
+    one = resolved([(0, "nccl-a", 2, 0)], twins).by_hash[1, "nccl-a"]
     assert (one.group_id, one.name) == ("k", None)
 
 
@@ -105,7 +105,7 @@ def test_of_two_groups_of_the_same_ranks_it_is_the_one_that_does_the_same() -> N
     own = [("nccl-a", "ab", "send"), ("nccl-a", "ab", "recv")]
     pipeline = [(pair, "1", "send"), (pair, "1", "recv")]
     world = [(pair, "0", "all_reduce")]
-    assert resolved(claims, uses=own + pipeline + world).found[1, "nccl-a"].name == "1"
-    assert resolved(claims, uses=own + world).found[1, "nccl-a"].name is None
+    assert resolved(claims, uses=own + pipeline + world).by_hash[1, "nccl-a"].name == "1"
+    assert resolved(claims, uses=own + world).by_hash[1, "nccl-a"].name is None
     twice = [(pair, "2", "send"), (pair, "2", "recv")]
-    assert resolved(claims, uses=own + pipeline + twice).found[1, "nccl-a"].name is None
+    assert resolved(claims, uses=own + pipeline + twice).by_hash[1, "nccl-a"].name is None

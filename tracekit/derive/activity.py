@@ -164,8 +164,8 @@ class Part:
         """The same of a machine's devices; None where it has none here."""
         from statistics import median
 
-        own = [lag for device, lag in self.lags.items() if self.nodes[device] == node]
-        return median(own) if own else None
+        lags = [lag for device, lag in self.lags.items() if self.nodes[device] == node]
+        return median(lags) if lags else None
 
     @property
     def is_periodic(self) -> bool:
@@ -222,14 +222,14 @@ def activity_tables(
         shift = (origin_ns - base_ns) / 1e9
         signals[counter] = [replace(r, times=r.times + shift) for r in readings]
         if chosen is None or (counter in LONGER and chosen.row["verdict"] == "steps"):
-            found = period_of(signals[counter], counter, _ceiling(con, counter))
-            looked_at.append(found)
-            if chosen is None and any(part.is_periodic for part in found.parts):
-                chosen = found
-            elif chosen is not None and (times := _times_longer(found, chosen)):
+            period = period_of(signals[counter], counter, _ceiling(con, counter))
+            looked_at.append(period)
+            if chosen is None and any(part.is_periodic for part in period.parts):
+                chosen = period
+            elif chosen is not None and (times := _times_longer(period, chosen)):
                 name = SIGNALS[chosen.row["counter"]].name
-                found.row["reason"] += f", in which {name} repeats {times} times"
-                chosen = found
+                period.row["reason"] += f", in which {name} repeats {times} times"
+                chosen = period
     if not looked_at:
         if not any(c not in SIGNALS or not SIGNALS[c].is_port for c in sampled):
             return tables
@@ -249,11 +249,11 @@ def activity_tables(
     return tables
 
 
-def _times_longer(found: Found, chosen: Found) -> int | None:
+def _times_longer(longer: Found, chosen: Found) -> int | None:
     """How many of the known periods make that of another counter, where it is a longer one."""
-    if found.row["verdict"] != "steps" or not _have_one_period(found.parts[0], chosen.parts[0]):
+    if longer.row["verdict"] != "steps" or not _have_one_period(longer.parts[0], chosen.parts[0]):
         return None
-    times = round(float(found.row["period_ns"]) / float(chosen.row["period_ns"]))
+    times = round(float(longer.row["period_ns"]) / float(chosen.row["period_ns"]))
     return times if times > 1 else None
 
 
@@ -265,7 +265,7 @@ def selected_tables(con: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
     ).fetchall()
     # Views have put times right.
     clocks = Clocks({s: Correction() for s, _ in rows}, dict(rows))
-    return {name: arrow(name, found) for name, found in activity_tables(con, clocks).items()}
+    return {name: arrow(name, made) for name, made in activity_tables(con, clocks).items()}
 
 
 def _sampled(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
@@ -403,8 +403,8 @@ def period_row(
     readings: Sequence[Readings], counter: str, ceiling: float
 ) -> tuple[dict[str, Any], Floats]:
     """A row of ``activity_period`` for one counter, and where its steps begin (s)."""
-    found = period_of(readings, counter, ceiling)
-    return found.row, found.starts
+    period = period_of(readings, counter, ceiling)
+    return period.row, period.starts
 
 
 def period_of(readings: Sequence[Readings], counter: str, ceiling: float) -> Found:
@@ -428,14 +428,14 @@ def period_of(readings: Sequence[Readings], counter: str, ceiling: float) -> Fou
         within = [r.between(first, last) for r in moving]
         cut = [r for r in within if len(r.times) > 1]
         # Two stretches at most, so together they are asked at the level of one.
-        found = _judged(cut, counter, ceiling, interval, MAX_P_VALUE / 2)
-        if any(part.is_periodic for part in found.parts):
+        within_period = _judged(cut, counter, ceiling, interval, MAX_P_VALUE / 2)
+        if any(part.is_periodic for part in within_period.parts):
             begun = float(grid[0])
-            found.row["reason"] += (
+            within_period.row["reason"] += (
                 f" from {first - begun:.3g} s to {last - begun:.3g} s of "
                 f"{float(grid[-1]) - begun:.3g} s, around which it is otherwise"
             )
-            return found
+            return within_period
     return _judged(moving, counter, ceiling, interval, MAX_P_VALUE)
 
 
@@ -512,9 +512,9 @@ def _few(part: Part) -> str:
     return some([f"{count} of {node}" for node, count in sorted(counts.items())])
 
 
-def _have_one_period(one: Part, other: Part) -> bool:
+def _have_one_period(part: Part, other: Part) -> bool:
     """Whether they are the same, or whole multiples of each other, within what they are exact."""
-    short, long = sorted((one.row["period_ns"], other.row["period_ns"]))
+    short, long = sorted((part.row["period_ns"], other.row["period_ns"]))
     times = round(long / short)
     return bool(abs(long / short / times - 1) <= SAME_PERIOD)
 
@@ -768,10 +768,10 @@ def _is_too_large_for_an_echo(
             if high - low < MIN_SAMPLES * SWING_CYCLES / 2:
                 continue
             part = Readings(gpu.gpu, gpu.times[low:high], gpu.values[low:high])
-            own = abs(_fourier(part, period)) ** 2
+            power_there = abs(_fourier(part, period)) ** 2
             # What stands between its harmonics is no part of it.
             beside = [abs(_fourier(part, period / k)) ** 2 for k in (0.5, 1.5)]
-            swings.append(2 * np.sqrt(max(0.0, own - float(np.mean(beside)))))
+            swings.append(2 * np.sqrt(max(0.0, power_there - float(np.mean(beside)))))
             means.append(float(part.values.mean()))
         if not swings:
             continue

@@ -227,7 +227,7 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
     import numpy as np
     import pyarrow as pa
 
-    names, types = zip(*((n, one) for one, known in _TYPES.items() for n in known), strict=True)
+    names, types = zip(*((n, dtype) for dtype, known in _TYPES.items() for n in known), strict=True)
     words = pa.table({"name": pa.array(names), "one": pa.array(types)})
     with relations(con, derive_context=context, derive_members=members, derive_types=words):
         rows: Any = arrow_table(con, _CALLS)

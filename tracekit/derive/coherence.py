@@ -113,9 +113,9 @@ def gridded(
 
     rows = np.zeros((len(times), len(grid)))
     seen = np.zeros(rows.shape, bool)
-    for at, (own, read) in enumerate(zip(times, values, strict=True)):
-        after = np.searchsorted(own, grid).clip(1, len(own) - 1)
-        near = np.minimum(abs(own[after] - grid), abs(grid - own[after - 1]))
+    for at, (device_times, read) in enumerate(zip(times, values, strict=True)):
+        after = np.searchsorted(device_times, grid).clip(1, len(device_times) - 1)
+        near = np.minimum(abs(device_times[after] - grid), abs(grid - device_times[after - 1]))
         seen[at] = near <= 1.5 * interval
-        rows[at] = np.interp(grid, own, read)
+        rows[at] = np.interp(grid, device_times, read)
     return rows, seen

@@ -56,7 +56,7 @@ class Resolved:
 class Communicators:
     """Those that could be resolved."""
 
-    found: dict[Key, Resolved] = field(default_factory=dict)
+    by_hash: dict[Key, Resolved] = field(default_factory=dict)
 
     def table(self) -> pa.Table:
         """One row a member: attempt, group_id, group_rank, member, resolved_id, resolved_name."""
@@ -64,7 +64,7 @@ class Communicators:
 
         rows = [
             (attempt, group_id, number, rank, resolved.group_id, resolved.name)
-            for (attempt, group_id), resolved in sorted(self.found.items())
+            for (attempt, group_id), resolved in sorted(self.by_hash.items())
             for number, rank in sorted(resolved.members.items())
         ]
         columns = list(zip(*rows, strict=True)) or [()] * 6
@@ -74,7 +74,7 @@ class Communicators:
 
     def applied(self, attempt: int, group: Group) -> Group:
         """A listed group with what is known of its members."""
-        resolved = self.found.get((attempt, group.group_id))
+        resolved = self.by_hash.get((attempt, group.group_id))
         if resolved is None:
             return group
         size = group.size or len(resolved.members)
@@ -105,11 +105,11 @@ def resolve(
         uses[attempt][comm_hash, None].add(op)
     resolved = Communicators()
     for (attempt, comm_hash), stated in claims.items():
-        one = _resolved(stated, listed.get(attempt, ()))
-        if one is not None:
-            if one.name is None:
-                one = replace(one, name=_name(comm_hash, one.group_id, uses[attempt]))
-            resolved.found[attempt, comm_hash] = one
+        comm = _resolved(stated, listed.get(attempt, ()))
+        if comm is not None:
+            if comm.name is None:
+                comm = replace(comm, name=_name(comm_hash, comm.group_id, uses[attempt]))
+            resolved.by_hash[attempt, comm_hash] = comm
     return resolved
 
 

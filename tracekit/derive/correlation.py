@@ -215,13 +215,13 @@ def _series(
         parts[host, source_id if host is None else None, *name].append(at)
     merged: dict[tuple[Any, ...], list[tuple[Floats, Floats, Floats]]] = defaultdict(list)
     for (owner, file, port, counter, direction, *_), positions in parts.items():
-        own = np.array(positions)
-        own = own[of_one_collector(moved[own], source_ids[own], clocks.same)]
-        kept = own[forward(moved[own])]
-        if len(kept) < 3:
+        readings = np.array(positions)
+        readings = readings[of_one_collector(moved[readings], source_ids[readings], clocks.same)]
+        forwards = readings[forward(moved[readings])]
+        if len(forwards) < 3:
             continue
-        totals, holes = growth([rows[at][9] for at in kept.tolist()])
-        times = (moved[kept] - origin_ns).astype(float)
+        totals, holes = growth([rows[at][9] for at in forwards.tolist()])
+        times = (moved[forwards] - origin_ns).astype(float)
         merged[owner, file, port, counter, direction].append((times, totals, holes))
     return [_added(key, added) for key, added in sorted(merged.items(), key=lambda m: str(m[0]))]
 
@@ -234,8 +234,8 @@ def _added(key: tuple[Any, ...], parts: Sequence[tuple[Floats, Floats, Floats]])
     times, _, _ = parts[0]
     totals = np.zeros(len(times))
     holes = np.zeros(len(times))
-    for own_times, own, own_holes in parts:
-        totals += np.interp(times, own_times, own)
+    for own_times, grown, own_holes in parts:
+        totals += np.interp(times, own_times, grown)
         at = np.searchsorted(times, own_times[own_holes > 0])
         holes[np.minimum(at, len(times) - 1)] = 1
     interval_ns = float(np.median(np.diff(times)))

@@ -203,7 +203,7 @@ def _rather_than_all(
     Ranks that are late together, all of a host, leave no other mark: their calls end alike. Groups
     that are ``done`` have their lanes already.
     """
-    found: list[_Guess] = []
+    preferred: list[_Guess] = []
     for whole in guesses:
         tail_ns = whole.tail_ns(calls) if set(whole.group.ranks) == everybody else None
         if tail_ns is None:
@@ -220,8 +220,8 @@ def _rather_than_all(
             and all((part.tail_ns(calls) or 0.0) <= MAX_TAIL_RATIO * tail_ns for part in parts)
         ]
         if len(fitting) == 1:
-            found += fitting[0]
-    return found
+            preferred += fitting[0]
+    return preferred
 
 
 def _guess(
@@ -234,8 +234,8 @@ def _guess(
         fits = [(f, c) for c in candidates if (f := _fit(calls, lane, c)) is not None]
         if not fits:
             return None
-        best, found = min(fits, key=lambda pair: pair[0].scatter_ns)
-        chosen[found.rank] = found
+        best, fitting = min(fits, key=lambda pair: pair[0].scatter_ns)
+        chosen[fitting.rank] = fitting
         scatter = max(scatter, best.scatter_ns)
     return _Guess(group, chosen, scatter)
 

@@ -251,13 +251,13 @@ def _is_before_resuming(start: Ints, step: Ints) -> Bools:
     """Drawings of a bar at 0 from which its program went on to where it had saved."""
     import numpy as np
 
-    found = np.zeros(len(step), bool)
+    is_resumed = np.zeros(len(step), bool)
     edges = [*np.flatnonzero(np.diff(start, prepend=start[0] - 1)).tolist(), len(step)]
     for first, end in pairwise(edges):
         moves = np.diff(step[first:end])
         if step[first] == 0 and len(moves) > MIN_MOVES:
-            found[first] = moves[0] > RESUMED_RATIO * moves[1:].max()
-    return found
+            is_resumed[first] = moves[0] > RESUMED_RATIO * moves[1:].max()
+    return is_resumed
 
 
 def _joined(logs: list[_Log]) -> Lines | None:
@@ -482,8 +482,8 @@ class _Series:
         so it is sought again in what the last one left."""
         slope = 0.0
         for _ in range(SLOPE_ROUNDS):
-            found, _ = self._slope(self._parted(self.blocks - slope * self.times), slope)
-            slope += found
+            further, _ = self._slope(self._parted(self.blocks - slope * self.times), slope)
+            slope += further
         _, sigmas = self._slope(self._parted(self.blocks - slope * self.times), 0.0)
         return slope, sigmas
 

@@ -128,7 +128,7 @@ def _of_twos(
         # Where several could have, the one that is named a pipeline did.
         fits[rank] = [pair for pair in pairs if pair in named] or pairs
     done: set[int] = set()
-    for a, b in sorted({pair for found in fits.values() for pair in found}):
+    for a, b in sorted({pair for fitting in fits.values() for pair in fitting}):
         if fits[a] != [(a, b)] or fits[b] != [(a, b)]:
             continue
         done |= {a, b}
@@ -141,8 +141,8 @@ def _of_twos(
 
 def _of(calls: Calls, lane: Lane, op: str) -> Ints:
     code = calls.op_names.index(op) if op in calls.op_names else NOBODY - 1
-    found: Ints = lane.rows[calls["op"][lane.rows] == code]
-    return found
+    rows: Ints = lane.rows[calls["op"][lane.rows] == code]
+    return rows
 
 
 def _can_be(calls: Calls, sender: Lane, receiver: Lane) -> bool:

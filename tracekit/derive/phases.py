@@ -38,7 +38,7 @@ def of_lines(con: duckdb.DuckDBPyConnection, source: Ints, place: Ints) -> dict[
         "AND place IS NOT NULL ORDER BY ALL",
         [list(_COLUMNS.values())],
     ).fetchnumpy()
-    found = {}
+    phases = {}
     begins = np.concatenate([[True], (np.diff(source) != 0) | (np.diff(place) < 0)])
     for column, code in _COLUMNS.items():
         is_code = np.asarray(rows["code"]) == code
@@ -52,8 +52,8 @@ def of_lines(con: duckdb.DuckDBPyConnection, source: Ints, place: Ints) -> dict[
             before = np.roll(places, 1)
             hits = np.searchsorted(at, places) > np.searchsorted(at, before)
             is_before[of_source] = hits & ~begins[of_source]
-        found[column] = is_before
-    return found
+        phases[column] = is_before
+    return phases
 
 
 def beside(phases: Mapping[str, Bools], slow: Ints) -> dict[str, int]:

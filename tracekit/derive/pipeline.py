@@ -298,7 +298,7 @@ def _from_ranges(
     empty = table("pipeline_op").arrow_schema().empty_table()
     with relations(con, derive_context=context, derive_step=steps) as named:
         seen = [str(n) for (n,) in con.execute(_NAMES).fetchall()]
-        names = {n: found for n in seen if (found := read_name(n))}
+        names = {n: operation for n in seen if (operation := read_name(n))}
         if not names:
             return empty
         parts = sorted(n for n in seen if is_part(n))

@@ -119,4 +119,4 @@ def _stated(con: duckdb.DuckDBPyConnection, known: Iterable[int]) -> _Ends:
         if source_id in ids:
             key = (canonical(node) if node is not None else None, port)
             ends[key].add(_End(canonical(host), source or "file", nic))
-    return {key: next(iter(found)) for key, found in ends.items() if len(found) == 1}
+    return {key: next(iter(far_ends)) for key, far_ends in ends.items() if len(far_ends) == 1}

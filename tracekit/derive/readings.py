@@ -74,9 +74,9 @@ def of_one_collector(
     if len(set(clocks.values())) < 2:
         return np.arange(len(times))
     spans = sorted(
-        (int(own.min()), int(own.max()), int(i), len(own))
+        (int(file_times.min()), int(file_times.max()), int(i), len(file_times))
         for i in ids
-        for own in [times[source_ids == i]]
+        for file_times in [times[source_ids == i]]
     )
     stretches: list[list[tuple[int, int, int, int]]] = []
     end = 0

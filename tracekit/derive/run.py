@@ -100,8 +100,8 @@ def align(given: Given, done: Done) -> Aligned:
     corrections = clock_offsets.corrections(offsets, placed.sources)
     epoch = {c["clock_id"] for c in placed.clock.to_pylist() if c["basis"] == "epoch"}
     hosts_of = {s.source_id: s.host for s in placed.sources if s.clock_id in epoch}
-    found = [o for listed in offsets.values() for o in listed if o.error_ns is not None]
-    compared = {clock for o in found for clock in (o.clock_id, o.reference_id)}
+    measured = [o for listed in offsets.values() for o in listed if o.error_ns is not None]
+    compared = {clock for o in measured for clock in (o.clock_id, o.reference_id)}
     clock_of = {s.source_id: s.clock_id for s in placed.sources if s.clock_id is not None}
     same = {s: -1 if clock in compared else clock for s, clock in clock_of.items()}
     calls = stepped.matched.calls.moved(corrections)

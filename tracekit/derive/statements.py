@@ -102,15 +102,15 @@ class Folded:
     bursts_count: int
 
 
-def statements(signals: Mapping[str, Sequence[Readings]], found: Found) -> list[Statement]:
+def statements(signals: Mapping[str, Sequence[Readings]], counter_period: Found) -> list[Statement]:
     """What there is to say; ``signals`` by canonical counter, all times from one moment."""
     said: list[Statement] = []
     gpus = list(signals.get("sm_active", ()))
     said += _loads(gpus, list(signals.get("power", ())))
-    said += _independent(found)
+    said += _independent(counter_period)
     nodes = sorted({r.node for rows in signals.values() for r in rows})
-    part = next((p for p in found.parts if p.is_periodic), None)
-    if part is not None and found.row["verdict"] == "steps":
+    part = next((p for p in counter_period.parts if p.is_periodic), None)
+    if part is not None and counter_period.row["verdict"] == "steps":
         said += _traffic(signals, part, nodes)
     said += _offload(signals, part)
     said += _ports(signals, nodes)
@@ -118,7 +118,7 @@ def statements(signals: Mapping[str, Sequence[Readings]], found: Found) -> list[
         clocks = _clocks(signals, nodes)
         said += [clocks] if clocks is not None else []
         offset = (clocks.value, clocks.error or 0.0) if clocks is not None else None
-        said += _turns(gpus, nodes, offset, found)
+        said += _turns(gpus, nodes, offset, counter_period)
     return said
 
 
@@ -208,12 +208,12 @@ def _apart(group: Sequence[Readings], unit: str, name: str) -> list[Statement]:
         if not np.all(np.sign(far) * (parts[at] - beside) > APART_RATIO / 2 * usual):
             continue
         scope = _scope([reading])
-        own, peer = (f"{v:.0f}{unit}" if unit else share(v) for v in (float(means[at]), usual))
+        mine, peer = (f"{v:.0f}{unit}" if unit else share(v) for v in (float(means[at]), usual))
         said.append(
             Statement(
                 "apart", scope, f"{name} less its load group's median, in robust deviations",
                 far / spread, None,
-                f"{scope}: {name} {own} beside {peer} of the {len(others)} others of its load",
+                f"{scope}: {name} {mine} beside {peer} of the {len(others)} others of its load",
             )
         )  # fmt: skip
     # Where many differ the group is two: nobody knows which of them is as it should be.
@@ -239,17 +239,17 @@ def _scope(readings: Sequence[Readings]) -> str:
 # --- where in the period --------------------------------------------------------------------------
 
 
-def _independent(found: Found) -> list[Statement]:
+def _independent(counter_period: Found) -> list[Statement]:
     """Groups of devices whose periods are not the same: processes that do not wait for another."""
-    periodic = [p for p in found.parts if p.is_periodic]
-    if found.row["verdict"] == "steps" or len(periodic) < 2:
+    periodic = [p for p in counter_period.parts if p.is_periodic]
+    if counter_period.row["verdict"] == "steps" or len(periodic) < 2:
         return []
     periods = [p.row["period_ns"] / 1e9 for p in periodic]
     return [
         Statement(
             "independent", ", ".join(sorted({n for p in periodic for n in p.nodes.values()})),
             "longest period over the shortest",
-            max(periods) / min(periods), None, found.row["reason"],
+            max(periods) / min(periods), None, counter_period.row["reason"],
             "jobs, or processes of one, that do not wait for each other", DECIDES,
         )
     ]  # fmt: skip
@@ -271,10 +271,10 @@ def _traffic(
                 by_words[name, "bursts", folded.bursts_count].append((node, folded))
             elif folded.most_ratio >= THROUGHOUT_RATIO:
                 by_words[name, "throughout", 0].append((node, folded))
-    for (name, kind, count), found in by_words.items():
-        ratio = max(f.most_ratio for _, f in found)
-        where = ", ".join(node for node, _ in found)
-        rate = sum(f.mean for _, f in found) / len(found) / 1e9
+    for (name, kind, count), flows in by_words.items():
+        ratio = max(f.most_ratio for _, f in flows)
+        where = ", ".join(node for node, _ in flows)
+        rate = sum(f.mean for _, f in flows) / len(flows) / 1e9
         how = (
             f"in {plural(count, 'burst')} a period ({share(MOST)} of the bytes in "
             f"{share(ratio)} of it"
@@ -469,8 +469,8 @@ def _clocks(signals: Mapping[str, Sequence[Readings]], nodes: Sequence[str]) -> 
         grid = np.arange(low, high, interval)
         if len(grid) < SEGMENTS * 40:
             return None
-        one, other = (_total(rows, grid, interval) for rows in (sent, got))
-        ways.append([sign * lag * interval for lag in _lags(one, other)])
+        sending, receiving = (_total(rows, grid, interval) for rows in (sent, got))
+        ways.append([sign * lag * interval for lag in _lags(sending, receiving)])
     lags = np.array([lag for way in ways for lag in way])
     if min(len(way) for way in ways) < MIN_SEGMENTS:
         return None
@@ -478,8 +478,8 @@ def _clocks(signals: Mapping[str, Sequence[Readings]], nodes: Sequence[str]) -> 
     near = abs(lags - middle) <= 2 * interval
     if near.sum() < 2 * MIN_SEGMENTS:
         return None
-    kept = lags[near]
-    error = max(2 * float(np.std(kept)) / np.sqrt(len(kept)), interval / 10)
+    near_lags = lags[near]
+    error = max(2 * float(np.std(near_lags)) / np.sqrt(len(near_lags)), interval / 10)
     word = "ahead of" if middle >= 0 else "behind"
     return Statement(
         "clock_offset", f"{nodes[0]}, {nodes[1]}",
@@ -503,7 +503,7 @@ def _lags(sent: Floats, received: Floats) -> list[float]:
     """Samples by which a part of what was received is behind what was sent, part by part."""
     import numpy as np
 
-    found = []
+    lags_there = []
     size = len(sent) // SEGMENTS
     for number in range(SEGMENTS):
         # A part of one is looked for in all of the other: the lag may be longer than the part.
@@ -527,28 +527,28 @@ def _lags(sent: Floats, received: Floats) -> list[float]:
         r = np.divide(product[lags], norm, out=np.zeros(len(lags)), where=whole & (norm > 0))
         top = int(np.argmax(r))
         if r[top] >= MIN_ECHO:
-            found.append(float(lags[top]) + vertex(r, top))
-    return found
+            lags_there.append(float(lags[top]) + vertex(r, top))
+    return lags_there
 
 
 def _turns(
     gpus: Sequence[Readings],
     nodes: Sequence[str],
     offset: tuple[float, float] | None,
-    found: Found,
+    counter_period: Found,
 ) -> list[Statement]:
     """Whether two nodes work in turn: only where their clocks are known well enough."""
     import numpy as np
 
-    part = next((p for p in found.parts if p.is_periodic), None)
-    if offset is None or part is None or found.row["verdict"] != "steps":
+    part = next((p for p in counter_period.parts if p.is_periodic), None)
+    if offset is None or part is None or counter_period.row["verdict"] != "steps":
         return []
     period = float(part.row["period_ns"]) / 1e9
     if offset[1] > period / 10:
         return []
     interval = float(part.row["interval_ns"]) / 1e9
-    own = [[r for r in gpus if r.node == node and r.gpu in part.lags] for node in nodes]
-    if not all(own):
+    of_nodes = [[r for r in gpus if r.node == node and r.gpu in part.lags] for node in nodes]
+    if not all(of_nodes):
         return []
     shifts = (0.0, offset[0])
     lag = part.lag_of(nodes[0])
@@ -557,7 +557,7 @@ def _turns(
     grid = np.arange(float(np.nanmin(starts)), float(np.nanmax(starts)), interval)
     rows = []
     good = ~np.isnan(_phases(grid, starts))
-    for readings, shift in zip(own, shifts, strict=True):
+    for readings, shift in zip(of_nodes, shifts, strict=True):
         values, seen = gridded([r.times - shift for r in readings],
                                [r.values for r in readings], grid, interval)  # fmt: skip
         rows.append(values.mean(axis=0))

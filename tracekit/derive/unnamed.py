@@ -295,7 +295,7 @@ def _by_work(
         at: marks
         for at, marks in by_step.items()
         if set(marks) == everybody
-        and all(len(set(map(len, found.values()))) == 1 for found in marks.values())
+        and all(len(set(map(len, by_kind.values()))) == 1 for by_kind in marks.values())
     }
     listed = tuple(map(tuple, stated))
     orders = {listed or _in_order(at, messages, marks) for at, marks in even.items()}
@@ -323,9 +323,9 @@ def _in_order(
     at: Step, messages: Mapping[Window, _Messages], marks: Mapping[int, Marks]
 ) -> tuple[tuple[int, ...], ...]:
     """The ranks of the only pipeline in order; nothing where there may be several."""
-    firsts = [r for r, found in marks.items() if set(found) == _ALL - _BEFORE]
-    lasts = [r for r, found in marks.items() if set(found) == _BEFORE]
-    between = [r for r, found in marks.items() if set(found) == _ALL]
+    firsts = [r for r, by_kind in marks.items() if set(by_kind) == _ALL - _BEFORE]
+    lasts = [r for r, by_kind in marks.items() if set(by_kind) == _BEFORE]
+    between = [r for r, by_kind in marks.items() if set(by_kind) == _ALL]
     if (len(firsts), len(lasts)) != (1, 1) or len(between) != len(marks) - len(firsts + lasts):
         return ()
     arrived = {r: messages[*at, r].job_end[marks[r]["forward-recv"][0]] for r in between}
@@ -340,8 +340,8 @@ def _is_chain(
 ) -> bool:
     """Whether every message from one rank to the next ends there after it has begun."""
     broken = count = 0
-    for one, following in pairwise(line):
-        for src, dst, way in ((one, following, "forward"), (following, one, "backward")):
+    for rank, following in pairwise(line):
+        for src, dst, way in ((rank, following, "forward"), (following, rank, "backward")):
             sent = marks.get(src, {}).get(f"{way}-send", [])
             received = marks.get(dst, {}).get(f"{way}-recv", [])
             if len(sent) != len(received):

@@ -304,7 +304,7 @@ def number_attempts(groups: Sequence[tuple[int | None, list[list[Group]]]]) -> l
     for forced, attempts in groups:
         if forced is not None:
             numbered[forced] = [c for a in attempts for c in a]
-    waiting = sorted((a for forced, found in groups if forced is None for a in found), key=_begin)
+    waiting = sorted((a for forced, each in groups if forced is None for a in each), key=_begin)
     number = 1
     for attempt in waiting:
         while number in numbered:

@@ -164,8 +164,8 @@ def _parts(given: Given, logs: Sequence[Source], benches: set[int]) -> list[_Par
         part = parts[find(source.source_id)]
         part.sources.append(source)
         named = {canonical(n) for n in nodes.get(source.source_id, ())}
-        own = source.host or stated_host(source.host_name)
-        named |= {canonical(own)} if own else set()
+        host = source.host or stated_host(source.host_name)
+        named |= {canonical(host)} if host else set()
         part.hosts |= named
         part.is_hosted = part.is_hosted and bool(named)
     seen: dict[tuple[int, object], set[int]] = defaultdict(set)
@@ -229,27 +229,27 @@ def _differ(a: frozenset[Any], b: frozenset[Any]) -> bool:
 
 def _jobs(parts: Sequence[_Part]) -> tuple[list[list[_Part]], str | None]:
     """The candidates and why they are several; what may be of any of them is in none."""
-    found: list[set[_Sign]] = []
-    own: list[int] = []
+    signs: list[set[_Sign]] = []
+    first_fit: list[int] = []
     why: str | None = None
     for part in parts:
         sign = part.sign()
-        clashes = [next((c for o in job if (c := _clash(sign, o))), None) for job in found]
+        clashes = [next((c for o in job if (c := _clash(sign, o))), None) for job in signs]
         why = next((c for c in clashes if c), why)
-        own.append(clashes.index(None) if None in clashes else len(found))
-        if own[-1] < len(found):
-            found[own[-1]].add(sign)
+        first_fit.append(clashes.index(None) if None in clashes else len(signs))
+        if first_fit[-1] < len(signs):
+            signs[first_fit[-1]].add(sign)
         else:
-            found.append({sign})
-        if len(found) > MAX_JOBS:
+            signs.append({sign})
+        if len(signs) > MAX_JOBS:
             break
-    if len(found) < 2:
+    if len(signs) < 2:
         return [], None
     # What contradicts nobody went to the first; now it goes where hosts or folders say, if they do.
-    jobs: list[list[_Part]] = [[] for _ in found]
+    jobs: list[list[_Part]] = [[] for _ in signs]
     rest = []
-    for part, index in zip(parts, own, strict=False):
-        others = (o for i, job in enumerate(found) if i != index for o in job)
+    for part, index in zip(parts, first_fit, strict=False):
+        others = (o for i, job in enumerate(signs) if i != index for o in job)
         if any(_clash(part.sign(), other) for other in others):
             jobs[index].append(part)
         else:

@@ -76,8 +76,8 @@ def added_each(
             )
             for path in paths
         ]
-        for one, told in cluster.map(_add_there, asked):
-            yield one.path, told
+        for task, told in cluster.map(_add_there, asked):
+            yield task.path, told
 
 
 _FOLDER = SharedFolder()

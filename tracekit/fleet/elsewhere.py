@@ -50,8 +50,8 @@ def diagnosed_elsewhere(
         _Asked(replace(e, path=_whole(e.path)), drop, config, cluster.worker_memory_bytes)
         for e in batch
     ]
-    for one, told in cluster.map(_diagnosed_there, asked, meanwhile=alive):
-        entry = entries[one.entry.name]
+    for task, told in cluster.map(_diagnosed_there, asked, meanwhile=alive):
+        entry = entries[task.entry.name]
         if isinstance(told, NotSeenError):
             raise told
         if isinstance(told, Exception):
@@ -95,5 +95,5 @@ def _taken(drop: str, name: str) -> Tables:
         arrived([path])
         data = path.read_bytes()
         path.unlink()
-    found: Tables = json.loads(data)
-    return found
+    tables: Tables = json.loads(data)
+    return tables

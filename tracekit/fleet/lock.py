@@ -32,9 +32,9 @@ def held(path: Path) -> Iterator[Callable[[], None]]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     host, token = this_host(), secrets.token_hex(8)
-    own = json.dumps({"host": host, "pid": os.getpid(), "token": token})
+    owner = json.dumps({"host": host, "pid": os.getpid(), "token": token})
     draft = path.with_name(f"{path.name}.{token}")
-    draft.write_text(own, encoding="utf-8")
+    draft.write_text(owner, encoding="utf-8")
     try:
         if not _taken(draft, path):
             _clear_dead(path, host)
@@ -43,10 +43,10 @@ def held(path: Path) -> Iterator[Callable[[], None]]:
     finally:
         draft.unlink(missing_ok=True)
     try:
-        yield lambda: _touch(path, own)
+        yield lambda: _touch(path, owner)
     finally:
         with contextlib.suppress(OSError):
-            if path.read_text(encoding="utf-8") == own:
+            if path.read_text(encoding="utf-8") == owner:
                 path.unlink()
 
 
@@ -58,23 +58,23 @@ def _taken(draft: Path, path: Path) -> bool:
     return True
 
 
-def _touch(path: Path, own: str) -> None:
+def _touch(path: Path, owner: str) -> None:
     with contextlib.suppress(OSError):
-        if path.read_text(encoding="utf-8") == own:
+        if path.read_text(encoding="utf-8") == owner:
             os.utime(path)
 
 
 def _clear_dead(path: Path, host: str) -> None:
     """Take away a lock whose owner is gone: by a rename, so that of two who see it one does."""
     with contextlib.suppress(OSError):
-        found = path.stat()
+        status = path.stat()
         said = _said(path)
-        is_old = time.time() - found.st_mtime > DEAD_AFTER_S
+        is_old = time.time() - status.st_mtime > DEAD_AFTER_S
         if not is_old and not (said.get("host") == host and _is_gone(said.get("pid"))):
             return
         grave = path.with_name(f"{path.name}.dead.{secrets.token_hex(8)}")
         path.rename(grave)
-        if grave.stat().st_ino != found.st_ino:  # somebody was faster, and holds it now
+        if grave.stat().st_ino != status.st_ino:  # somebody was faster, and holds it now
             with contextlib.suppress(FileExistsError):
                 os.link(grave, path)
         grave.unlink()

@@ -94,13 +94,13 @@ def _midnight_s(day: str) -> int:
 def _text(samples: Samples) -> str:
     lines: list[str] = []
     for name, told in HELP.items():
-        found = samples.get(name)
-        if not found:
+        points = samples.get(name)
+        if not points:
             continue
         lines += [f"# HELP {name} {told}", f"# TYPE {name} gauge"]
-        for labels, day in sorted(found, key=lambda key: (key[0], key[1] or "")):
+        for labels, day in sorted(points, key=lambda key: (key[0], key[1] or "")):
             at = f" {_midnight_s(day)}" if day is not None else ""
-            lines.append(f"{name}{_labels(labels)} {found[labels, day]:.10g}{at}")
+            lines.append(f"{name}{_labels(labels)} {points[labels, day]:.10g}{at}")
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 

@@ -123,8 +123,8 @@ def _places(kind: str, rows: Sequence[Row]) -> list[_Place]:
     for row in rows:
         by_name[row[kind]].append(row)
     return [
-        _Place(kind, name, tuple(sorted(found, key=lambda r: (r["date"], r["run"]))))
-        for name, found in sorted(by_name.items())
+        _Place(kind, name, tuple(sorted(place_rows, key=lambda r: (r["date"], r["run"]))))
+        for name, place_rows in sorted(by_name.items())
     ]
 
 
@@ -160,7 +160,7 @@ def _offender(place: _Place, days: int, others: float, q: float, is_new: bool) -
 
 
 def _narrowest(
-    found: Sequence[Offender],
+    candidates: Sequence[Offender],
     tests: Sequence[tuple[_Place, int, float]],
     limits: Limits,
 ) -> list[Offender]:
@@ -169,20 +169,20 @@ def _narrowest(
         (place.kind, place.name, days): {r["run"] for r in place.bad} for place, days, _ in tests
     }
 
-    def runs(one: Offender, days: int) -> set[str]:
-        return bad.get((one.kind, one.name, days), set())
+    def runs(offender: Offender, days: int) -> set[str]:
+        return bad.get((offender.kind, offender.name, days), set())
 
-    kept: list[Offender] = []
-    for one in sorted(found, key=lambda o: (KINDS.index(o.kind), o.name)):
-        own = runs(one, one.days)
+    narrowest: list[Offender] = []
+    for offender in sorted(candidates, key=lambda o: (KINDS.index(o.kind), o.name)):
+        bad_runs = runs(offender, offender.days)
         is_told = any(
-            other.kind != one.kind
-            and len(own & runs(other, one.days)) >= limits.same_runs_ratio * len(own)
-            for other in kept
+            other.kind != offender.kind
+            and len(bad_runs & runs(other, offender.days)) >= limits.same_runs_ratio * len(bad_runs)
+            for other in narrowest
         )
         if not is_told:
-            kept.append(one)
-    return kept
+            narrowest.append(offender)
+    return narrowest
 
 
 def at_least(bad: int, count: int, ratio: float) -> float:

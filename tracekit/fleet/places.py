@@ -63,19 +63,19 @@ class Known:
 
 def place_pages(tables: Mapping[str, Iterable[Row]], known: Known) -> dict[str, str]:
     """Pages by name: of each kind its table, and those of places on which findings lie."""
-    found = {kind: _places(kind, tables[kind], known.night) for kind, _, _ in KINDS}
-    own = {
+    places_by_kind = {kind: _places(kind, tables[kind], known.night) for kind, _, _ in KINDS}
+    page_of = {
         (p.kind, p.name): page_name(p.kind, p.name)
-        for places in found.values()
+        for places in places_by_kind.values()
         for p in [p for p in places if p.bad][:MAX_PLACE_PAGES]
     }
-    gpus = [g for g in found["gpu"] if ("gpu", g.name) in own]
+    gpus = [g for g in places_by_kind["gpu"] if ("gpu", g.name) in page_of]
     pages = {}
     for kind, name, title in KINDS:
-        pages[name] = _listed(kind, title, found[kind], own, known)
-        for place in found[kind]:
-            if (kind, place.name) in own:
-                pages[own[kind, place.name]] = _place_page(place, gpus, own, known)
+        pages[name] = _listed(kind, title, places_by_kind[kind], page_of, known)
+        for place in places_by_kind[kind]:
+            if (kind, place.name) in page_of:
+                pages[page_of[kind, place.name]] = _place_page(place, gpus, page_of, known)
     return pages
 
 
@@ -85,23 +85,23 @@ def _places(kind: str, rows: Iterable[Row], night: Night) -> list[_Place]:
     runs: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         runs[row[kind]].append(row)
-    found = [
+    places = [
         _Place(kind, n, tuple(sorted(r, key=lambda x: (x["date"], x["run"]))), offending.get(n))
         for n, r in runs.items()
     ]
-    return sorted(found, key=lambda p: (p.offender is None, -p.bad_ratio, p.name))
+    return sorted(places, key=lambda p: (p.offender is None, -p.bad_ratio, p.name))
 
 
 def _listed(
     kind: str,
     title: str,
     places: Sequence[_Place],
-    own: Mapping[tuple[str, str], str],
+    page_of: Mapping[tuple[str, str], str],
     known: Known,
 ) -> str:
     rows = [
         [
-            linked(own.get((kind, p.name)), safe(p.name)),
+            linked(page_of.get((kind, p.name)), safe(p.name)),
             "stands out" if p.offender else "",
             (str(len(p.runs)), len(p.runs)),
             (str(len(p.bad)), len(p.bad)),
@@ -120,7 +120,7 @@ def _listed(
     ]
     left = len(places) - MAX_ROWS
     texts = [f"And {left:,} more, with fewer."] if left > 0 else []
-    unpaged = sum(bool(p.bad) for p in places) - sum(k == kind for k, _ in own)
+    unpaged = sum(bool(p.bad) for p in places) - sum(k == kind for k, _ in page_of)
     if unpaged > 0:
         texts.append(
             f"The first {MAX_PLACE_PAGES} with findings have a page of their own; "
@@ -147,15 +147,15 @@ _RUN_COLUMNS = (
 
 
 def _place_page(
-    place: _Place, gpus: Sequence[_Place], own: Mapping[tuple[str, str], str], known: Known
+    place: _Place, gpus: Sequence[_Place], page_of: Mapping[tuple[str, str], str], known: Known
 ) -> str:
     from tracekit.dashboards import fleet_figures, look
 
-    one = place.offender
+    offender = place.offender
     nights = {job["date"] for job in known.jobs.values()}
     points = [{"date": r["date"], "is_bad": bool(r["rules"])} for r in place.runs]
     with look.style():
-        drawn = fleet_figures.place_runs(points, nights, one.since if one else None)
+        drawn = fleet_figures.place_runs(points, nights, offender.since if offender else None)
         shown = figure(drawn, "trend")
     last = Target((f"{known.lake}/runs/{place.bad[-1]['run']}",))
     texts = [f"The last report with a finding on it: {last.command('diagnose')}"]
@@ -169,13 +169,13 @@ def _place_page(
             {
                 "name": "trend",
                 "title": "Runs on it",
-                "texts": [summary.offender_sentence(one)] if one else [],
+                "texts": [summary.offender_sentence(offender)] if offender else [],
                 "figure": shown,
             },
             {
                 "name": "around",
                 "title": "Its host" if place.kind == "gpu" else "Its GPUs with findings",
-                "links": _around(place, gpus, own),
+                "links": _around(place, gpus, page_of),
             },
             {
                 "name": "runs",
@@ -189,15 +189,15 @@ def _place_page(
 
 
 def _around(
-    place: _Place, gpus: Iterable[_Place], own: Mapping[tuple[str, str], str]
+    place: _Place, gpus: Iterable[_Place], page_of: Mapping[tuple[str, str], str]
 ) -> list[tuple[str, str]]:
     """Pages of a GPU's host, or of a host's GPUs. A port's node may be a switch."""
     if place.kind == "gpu":
-        hosts = sorted({r["host"] for r in place.runs if ("host", r["host"]) in own})
-        return [(own["host", h], f"Host {safe(h)}") for h in hosts]
+        hosts = sorted({r["host"] for r in place.runs if ("host", r["host"]) in page_of})
+        return [(page_of["host", h], f"Host {safe(h)}") for h in hosts]
     if place.kind == "host":
         here = [g.name for g in gpus if any(r["host"] == place.name for r in g.runs)]
-        return [(own["gpu", name], f"GPU {safe(name)}") for name in here]
+        return [(page_of["gpu", name], f"GPU {safe(name)}") for name in here]
     return []
 
 

@@ -162,7 +162,7 @@ def _grouped(series: Series, limits: Limits) -> list[Regression]:
     return sorted(told, key=lambda r: (-r.slower_ratio * len(r.families), r.date, str(r.key)))
 
 
-def _beyond_chance(found: Sequence[_Changed], series: Series, limits: Limits) -> list[FamilyChange]:
+def _beyond_chance(told: Sequence[_Changed], series: Series, limits: Limits) -> list[FamilyChange]:
     """Those changes that single slow runs do not explain.
 
     The spread says nothing of the few runs that are slow for reasons of their own, since a median
@@ -171,7 +171,7 @@ def _beyond_chance(found: Sequence[_Changed], series: Series, limits: Limits) ->
     each kind than was seen), times the places and the nights at which a family is tried within the
     window, and the false discovery rate is held over its families, as for offenders.
     """
-    changed = {c.told.family: c for c in found}
+    changed = {c.told.family: c for c in told}
     slow = count = 0
     for name, runs in series.items():
         before = own_logs(runs)[: changed[name].told.before_count if name in changed else None]

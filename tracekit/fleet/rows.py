@@ -52,8 +52,8 @@ def rows_of(card: Card, run: OpenRun, report: Report) -> dict[str, list[Row]]:
         "finding": [_finding(f, report) for f in findings],
         "budget": _budget(card, report),
     }
-    own = {"date": card.date, "run": card.name}
-    return {name: [{**own, **row} for row in rows] for name, rows in tables.items()}
+    run_key = {"date": card.date, "run": card.name}
+    return {name: [{**run_key, **row} for row in rows] for name, rows in tables.items()}
 
 
 def _job(card: Card, report: Report) -> Row:
@@ -107,7 +107,7 @@ def _place_cost_s(report: Report) -> float | None:
     """What machines and links cost of a step, by the budget, whose parts never overlap; None where
     the verdict is such a finding without a price."""
     places = {f.id: f for f in report.findings if is_of_place(f)}
-    if (found := places.get(report.verdict.finding or "")) and found.impact.s_per_step is None:
+    if (cause := places.get(report.verdict.finding or "")) and cause.impact.s_per_step is None:
         return None
     return sum(p.s_per_step for p in report.document.step_budget if p.finding in places)
 
@@ -127,10 +127,10 @@ def _seconds(value_ns: float | None) -> float | None:
 def _ranks(run: OpenRun) -> list[Row]:
     con = run.run.prepare(["rank"])
     chosen = run.run.selection.attempt
-    found = con.execute(
+    rank_rows = con.execute(
         "SELECT attempt, rank, host, device_id FROM rank ORDER BY attempt, rank"
     ).fetchall()
-    last = max((r[0] for r in found), default=None) if chosen is None else chosen
+    last = max((r[0] for r in rank_rows), default=None) if chosen is None else chosen
     late = {r["rank"]: r for r in run.answers.rows("straggler") if r["attempt"] == last}
     return [
         {
@@ -140,7 +140,7 @@ def _ranks(run: OpenRun) -> list[Row]:
             "lateness_ratio": late.get(rank, {}).get("lateness_ratio"),
             "compute_ratio": late.get(rank, {}).get("compute_ratio"),
         }
-        for attempt, rank, host, device in found
+        for attempt, rank, host, device in rank_rows
         if attempt == last
     ]
 
@@ -161,8 +161,8 @@ def _places(named: Iterable[tuple[str, Finding]]) -> dict[str, Row]:
         if finding.impact.gpu_hours_per_day is not None:
             costs[name].append(finding.impact.gpu_hours_per_day)
     return {
-        name: {"rules": sorted(found), "gpu_hours_per_day": max(costs[name], default=None)}
-        for name, found in rules.items()
+        name: {"rules": sorted(place_rules), "gpu_hours_per_day": max(costs[name], default=None)}
+        for name, place_rules in rules.items()
     }
 
 
@@ -199,8 +199,8 @@ def _gpus(
         if known and len(known) >= len(finding.scope.devices):
             return {name for name in known if name is not None}
         host = finding.scope.hosts[0] if len(finding.scope.hosts) == 1 else None
-        found = {_gpu_name(d, host) for d in finding.scope.devices}
-        return {name for name in found if name is not None}
+        gpu_names = {_gpu_name(d, host) for d in finding.scope.devices}
+        return {name for name in gpu_names if name is not None}
 
     wanted = [f for f in findings if is_of_place(f) and f.scope.devices]
     places = _places((name, f) for f in wanted for name in of(f))

@@ -77,13 +77,13 @@ def _earlier(folder: Path) -> set[str]:
         return set()
     try:
         said = json.loads((folder / SITE_MARK).read_text(encoding="utf-8"))
-        found = {str(name) for name in said["pages"]}
+        pages = {str(name) for name in said["pages"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise StoreError(
             f"{folder}: exists and is not a site of tracekit", hint="name a new or empty folder"
         ) from None
     # The mark may be anybody's: it must not lead out of its own folder.
-    return {name for name in found if name == Path(name).name and name.endswith(".html")}
+    return {name for name in pages if name == Path(name).name and name.endswith(".html")}
 
 
 def _replace(path: Path, text: str) -> None:
@@ -157,13 +157,13 @@ def _seconds(value_s: float | None) -> tuple[str, float] | str:
 
 def _families(jobs: Iterable[Row]) -> dict[str, list[Row]]:
     """Runs by family, in the order in which they ran."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    families: dict[str, list[Row]] = defaultdict(list)
     for job in jobs:
         if job["family"] is not None and job["step_mean_s"] is not None:
-            found[job["family"]].append(job)
-    for runs in found.values():
+            families[job["family"]].append(job)
+    for runs in families.values():
         runs.sort(key=lambda j: (j["date"], j["start_utc"] or "", j["run"]))
-    return dict(found)
+    return dict(families)
 
 
 _RUN_COLUMNS = (

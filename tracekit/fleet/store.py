@@ -72,9 +72,9 @@ class FleetStore:
 
         # Each night adds a file or two, and every night reads all of them.
         with contextlib.suppress(DeltaError, OSError):  # another night will
-            found = DeltaTable(self._path(LEDGER), storage_options=self._options)
-            if len(found.file_uris()) > LEDGER_FILES_COUNT:
-                found.optimize.compact()
+            ledger = DeltaTable(self._path(LEDGER), storage_options=self._options)
+            if len(ledger.file_uris()) > LEDGER_FILES_COUNT:
+                ledger.optimize.compact()
 
     def replace(self, rows: Rows, names: Iterable[str], dates: Iterable[str]) -> None:
         """Let the rows of some runs be these, and no others on these dates."""
@@ -90,8 +90,8 @@ class FleetStore:
             self._done = {r: x["date"] for r, x in self.ledger().items() if x["state"] == "done"}
         done = self._done
         each = table(name)
-        found = [r for r in self._read(each, since, until) if done.get(r["run"]) == r["date"]]
-        return sorted(found, key=lambda r: [(r[g] is not None, r[g]) for g in each.grain])
+        done_rows = [r for r in self._read(each, since, until) if done.get(r["run"]) == r["date"]]
+        return sorted(done_rows, key=lambda r: [(r[g] is not None, r[g]) for g in each.grain])
 
     def _path(self, each: Table) -> str:
         return f"{self.folder}/{each.name}"
@@ -105,8 +105,8 @@ class FleetStore:
         rows: list[Row] = []
         for tried in range(TRIES):
             try:
-                found = DeltaTable(self._path(each), storage_options=self._options)
-                rows = found.to_pyarrow_table(filters=filters or None).to_pylist()
+                stored = DeltaTable(self._path(each), storage_options=self._options)
+                rows = stored.to_pyarrow_table(filters=filters or None).to_pylist()
             except TableNotFoundError:
                 return []
             except (DeltaError, OSError) as error:

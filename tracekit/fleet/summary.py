@@ -30,8 +30,10 @@ def to_text(night: Night, lake: Path | str) -> str:
     """For a mail: what is new first, nothing that takes a second look to find."""
     parts = [_head(night)]
     parts += [("NEW       " if r.is_new else "STANDING  ") + _regression(r) for r in _sorted(night)]
-    for one in sorted(night.offenders, key=lambda o: not o.is_new):
-        parts.append(("NEW       " if one.is_new else "STANDING  ") + offender_sentence(one))
+    for offender in sorted(night.offenders, key=lambda o: not o.is_new):
+        parts.append(
+            ("NEW       " if offender.is_new else "STANDING  ") + offender_sentence(offender)
+        )
     if not night.regressions and not night.offenders:
         parts.append("Nothing got slower, and no host, GPU or port stands out.")
     parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
@@ -49,10 +51,9 @@ def to_markdown(night: Night, lake: Path | str) -> str:
     lines = [f"### {_head(night)}", ""]
     for r in _sorted(night):
         lines.append(f"- **{'new' if r.is_new else 'standing'}** {escaped(_regression(r))}")
-    for one in sorted(night.offenders, key=lambda o: not o.is_new):
-        lines.append(
-            f"- **{'new' if one.is_new else 'standing'}** {escaped(offender_sentence(one))}"
-        )
+    for offender in sorted(night.offenders, key=lambda o: not o.is_new):
+        state = "new" if offender.is_new else "standing"
+        lines.append(f"- **{state}** {escaped(offender_sentence(offender))}")
     if not night.regressions and not night.offenders:
         lines.append("Nothing got slower, and no host, GPU or port stands out.")
     lines += [f"- lost: {escaped(line)}" for line in _losses(night)]
@@ -63,9 +64,9 @@ def to_markdown(night: Night, lake: Path | str) -> str:
 def to_json(night: Night) -> str:
     """The same for programs; ASCII, no NaN."""
     said = plain(night)
-    for row, one in zip(said["regressions"], night.regressions, strict=True):
-        row["slower_ratio"] = one.slower_ratio
-        row["severity"] = str(regression_severity(one))
+    for row, regression in zip(said["regressions"], night.regressions, strict=True):
+        row["slower_ratio"] = regression.slower_ratio
+        row["severity"] = str(regression_severity(regression))
     return json.dumps({"schema_version": 1, **said}, indent=1, allow_nan=False) + "\n"
 
 
@@ -83,9 +84,9 @@ def sentences(night: Night) -> list[str]:
     return [f"{'New' if is_new else 'Standing'}: {text}" for is_new, text in told]
 
 
-def family_sentence(one: FamilyChange) -> str:
+def family_sentence(change: FamilyChange) -> str:
     """How much slower one family is, and since when."""
-    return f"{_percent(one.slower_ratio)} a step since {one.date}: {_family(one)}."
+    return f"{_percent(change.slower_ratio)} a step since {change.date}: {_family(change)}."
 
 
 def _sorted(night: Night) -> list[Regression]:
@@ -111,22 +112,25 @@ def _family(family: FamilyChange) -> str:
     return f"{name} {seconds(family.before_s)} to {seconds(family.after_s)}"
 
 
-def _regression(one: Regression) -> str:
-    told = some([_family(f) for f in one.families], SHOWN_FAMILIES)
-    if len(one.families) > 1:
-        head = f"{plural(len(one.families), 'family')} of jobs".replace("familys", "families")
-        head += f" {_percent(one.slower_ratio)} a step since {one.date}: {told}."
+def _regression(regression: Regression) -> str:
+    told = some([_family(f) for f in regression.families], SHOWN_FAMILIES)
+    if len(regression.families) > 1:
+        head = f"{plural(len(regression.families), 'family')} of jobs".replace(
+            "familys", "families"
+        )
+        head += f" {_percent(regression.slower_ratio)} a step since {regression.date}: {told}."
     else:
-        first = one.families[0]
+        first = regression.families[0]
         before = plural(first.before_count, "run")
-        head = f"{_percent(one.slower_ratio)} a step since {one.date}: {told} (against {before})."
-    if one.change is not None:
-        name, old, new = one.change
+        head = f"{_percent(regression.slower_ratio)} a step since {regression.date}: {told} "
+        head += f"(against {before})."
+    if regression.change is not None:
+        name, old, new = regression.change
         head += f" At that date: {name.removesuffix('_version')} {safe(old)} to {safe(new)}."
-        if one.unmoved_count:
-            head += f" Against: {one.unmoved_count} others changed so and are not slower."
+        if regression.unmoved_count:
+            head += f" Against: {regression.unmoved_count} others changed so and are not slower."
         return head
-    first = one.families[0]
+    first = regression.families[0]
     hints = []
     if first.new_rules:
         hints.append(f"verdicts since then: {', '.join(first.new_rules)}")
@@ -135,15 +139,16 @@ def _regression(one: Regression) -> str:
     return head + (f" {'; '.join(hints).capitalize()}." if hints else " No version changed.")
 
 
-def offender_sentence(one: Offender) -> str:
+def offender_sentence(offender: Offender) -> str:
     """On how many of its runs findings lie, and how unlike its peers that is."""
     cost = ""
-    if one.gpu_hours_per_day is not None:
-        cost = f", up to {one.gpu_hours_per_day:,.0f} GPU-hours a day"
+    if offender.gpu_hours_per_day is not None:
+        cost = f", up to {offender.gpu_hours_per_day:,.0f} GPU-hours a day"
     return (
-        f"{NOUNS[one.kind]} {safe(one.name)}: {', '.join(one.rules[:3])} in {one.bad_count} of its "
-        f"{plural(one.runs_count, 'run')} in {plural(one.days, 'day')}, since {one.since}{cost} "
-        f"(others {share(one.others_ratio)} of runs, q {one.q_value:.1g})."
+        f"{NOUNS[offender.kind]} {safe(offender.name)}: {', '.join(offender.rules[:3])} in "
+        f"{offender.bad_count} of its {plural(offender.runs_count, 'run')} in "
+        f"{plural(offender.days, 'day')}, since {offender.since}{cost} "
+        f"(others {share(offender.others_ratio)} of runs, q {offender.q_value:.1g})."
     )
 
 

@@ -81,22 +81,22 @@ def written_elsewhere(
 
 def _there(task: ShardTask, work: Path, via: str | None) -> _There:
     folder = next((entry.folder for entry, _ in task.sources if entry.folder), "")
-    own = replace(task, run=os.path.abspath(task.run))  # noqa: PTH100  # resolves no link
-    return _There(own, "" if via else os.path.abspath(work), folder, _seen(task), via)  # noqa: PTH100
+    there = replace(task, run=os.path.abspath(task.run))  # noqa: PTH100  # resolves no link
+    return _There(there, "" if via else os.path.abspath(work), folder, _seen(task), via)  # noqa: PTH100
 
 
 def _seen(task: ShardTask) -> tuple[tuple[str, int, int], ...]:
     """The files of a task's sources that are seen on this machine."""
-    found: dict[str, tuple[int, int]] = {}
+    files: dict[str, tuple[int, int]] = {}
     for entry, source in task.sources:
         path = source.stored or entry.path
         path = whole(path, entry.folder)
-        while path and path not in found and not os.path.lexists(path):
+        while path and path not in files and not os.path.lexists(path):
             path = path.rpartition("!")[0]
-        if path and path not in found:
+        if path and path not in files:
             with contextlib.suppress(OSError):
-                found[path] = _looks(path)
-    return tuple((path, *looks) for path, looks in found.items())
+                files[path] = _looks(path)
+    return tuple((path, *looks) for path, looks in files.items())
 
 
 def _looks(path: str) -> tuple[int, int]:

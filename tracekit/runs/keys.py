@@ -154,8 +154,8 @@ def sources_digest(names: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for name in names:
         path = Path(__file__).parent.parent / name
-        found = (p for p in path.rglob("*") if p.suffix in (".py", ".sql", ".toml"))
-        for file in sorted(found) if path.is_dir() else [path]:
+        files = (p for p in path.rglob("*") if p.suffix in (".py", ".sql", ".toml"))
+        for file in sorted(files) if path.is_dir() else [path]:
             with contextlib.suppress(OSError):  # a build without sources has its version
                 digest.update(f"{file.name}\0".encode() + file.read_bytes())
     return f"{__version__}+{digest.hexdigest()[:16]}"

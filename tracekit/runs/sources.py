@@ -99,8 +99,8 @@ def columns_of(job: JobDescription | None) -> Columns:
         entry = matcher.find(path)
         if entry is None:
             return ()
-        own = ((STEP_PATTERN, entry.step_pattern),) if entry.step_pattern else ()
-        return (*(entry.columns or {}).items(), *own)
+        step_pattern = ((STEP_PATTERN, entry.step_pattern),) if entry.step_pattern else ()
+        return (*(entry.columns or {}).items(), *step_pattern)
 
     return find
 

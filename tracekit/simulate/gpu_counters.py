@@ -91,8 +91,8 @@ class GpuCounters:
 
         def share(kind: str) -> Floats:
             grown = act.grown(kind, rank, ticks)
-            found: Floats = np.clip(np.diff(grown, prepend=grown[0]) / spans, 0.0, 1.0)
-            return found
+            shares: Floats = np.clip(np.diff(grown, prepend=grown[0]) / spans, 0.0, 1.0)
+            return shares
 
         def now(values: Floats, outside: float = 0.0) -> Floats:
             return np.where(is_on, values[np.maximum(at, 0)], outside)

@@ -404,8 +404,8 @@ def write(request: Request, output: Path, *, force: bool = False,
         else None
     )
     for done, records in enumerate(job.run(), 1):
-        for one in writers:
-            one.add(records[one.rank])
+        for trace in writers:
+            trace.add(records[trace.rank])
         for log in logs:
             log.add(records[log.rank])
         if said is not None:
@@ -416,8 +416,8 @@ def write(request: Request, output: Path, *, force: bool = False,
         records.clear()  # or they would stay while the next step is simulated
         if progress is not None:
             progress(done, request.steps_count)
-    for one in writers:
-        one.close(HANG_NS if job.is_hung else 0)
+    for trace in writers:
+        trace.close(HANG_NS if job.is_hung else 0)
     writers.clear()  # each has its compressor
     if said is not None and job.is_hung:
         (output / "train.log").write_text("".join(f"{line}\n" for line in said.lines()))

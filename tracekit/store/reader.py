@@ -393,11 +393,11 @@ def _views(
     ).fetchone()
     is_moved = bool(moved and moved[0])
     step = _physical(table("step"), by_table)
-    found = con.execute(
+    inferred = con.execute(
         "CREATE TABLE inferred_step AS SELECT source_id, step, start_ns, end_ns "
         f"FROM ({step}) WHERE {_INFERRED}"
     ).fetchone()
-    is_inferred = bool(found and found[0])
+    is_inferred = bool(inferred and inferred[0])
     statements: dict[str, str] = {}
     for of in TABLES:
         if of.name == "source_context":

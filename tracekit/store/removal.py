@@ -50,14 +50,14 @@ def remove_run(run: Path, marks: Sequence[str]) -> Removed:
             inside = path.relative_to(run).as_posix()
             if inside in marks:
                 continue
-            found = path.lstat()
-            is_file = stat.S_ISREG(found.st_mode) or inside.startswith("tmp/")
+            status = path.lstat()
+            is_file = stat.S_ISREG(status.st_mode) or inside.startswith("tmp/")
             if not is_file or not is_of_a_run(inside):
                 left += 1
                 continue
             with contextlib.suppress(OSError):
                 path.unlink()
-                size += found.st_size
+                size += status.st_size
     if not left:
         for name in marks:
             with contextlib.suppress(OSError):

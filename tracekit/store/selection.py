@@ -137,10 +137,10 @@ def _by_alias(
         "WHERE host IS NOT NULL ORDER BY ALL"
     ).fetchall():
         known.setdefault(alias.lower(), set()).add(host)
-    found: dict[str, None] = {}
+    hosts: dict[str, None] = {}
     for name in given:
-        found |= dict.fromkeys(sorted(known.get(name.lower(), {name})))
-    return tuple(found)
+        hosts |= dict.fromkeys(sorted(known.get(name.lower(), {name})))
+    return tuple(hosts)
 
 
 def check_times(con: duckdb.DuckDBPyConnection, sources: str, selection: Selection) -> None:

@@ -62,9 +62,9 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
     ]
     by_dp = []
     for position in range(len(replay.dp_ranks)):
-        one = ideal.copy()
-        one[:, :, position] = work[:, :, position]
-        by_dp.append(one)
+        with_replica = ideal.copy()
+        with_replica[:, :, position] = work[:, :, position]
+        by_dp.append(with_replica)
     no_pp, no_dp = work.copy(), work.copy()
     no_pp[replay.ops_where(optypes=o.P2P)] = 0.0
     no_dp[replay.ops_where(optypes=(o.PARAMS_GATHER, o.GRADS_SCATTER, o.SEPARATE_REDUCE))] = 0.0
@@ -141,7 +141,7 @@ def analyse(operations: Operations, causes: Sequence[Cause] = ()) -> WhatIf:
     )
 
 
-def _refusal(error: float, lost_s: float, found: PipelineMetrics) -> str:
+def _refusal(error: float, lost_s: float, metrics: PipelineMetrics) -> str:
     """Why the replay is not believed, and before which operations the time passes that it cannot
     place."""
     text = (
@@ -149,13 +149,13 @@ def _refusal(error: float, lost_s: float, found: PipelineMetrics) -> str:
         f" (limit {MAX_SIMULATION_ERROR_RATIO:.0%}): something that was not recorded takes time"
     )
     by_type, by_stage = (
-        sorted(((s, k) for k, s in one.items() if s > 0), key=lambda e: (-e[0], str(e[1])))
-        for one in (found.unplaced_by_optype_s, found.unplaced_by_stage_s)
+        sorted(((s, k) for k, s in unplaced.items() if s > 0), key=lambda e: (-e[0], str(e[1])))
+        for unplaced in (metrics.unplaced_by_optype_s, metrics.unplaced_by_stage_s)
     )
     if not by_type:
         return text
     what = listed([f"{seconds(s)} before {k}" for s, k in by_type[:3]])
-    where = f", most on stage {by_stage[0][1]}" if by_stage and len(found.stages) > 1 else ""
+    where = f", most on stage {by_stage[0][1]}" if by_stage and len(metrics.stages) > 1 else ""
     return f"{text}; {seconds(lost_s)} a step pass between operations: {what}{where}"
 
 
@@ -175,8 +175,8 @@ def beyond_other_stages_s(replay: Replay, stage: int) -> float:
         s: float(replay.work_s[replay.ops_where(optypes=o.COMPUTE, stage=s)].sum(axis=0).mean())
         for s in replay.stages
     }
-    own = times.pop(stage)
-    return own - float(np.median(list(times.values()))) if times else 0.0
+    of_stage = times.pop(stage)
+    return of_stage - float(np.median(list(times.values()))) if times else 0.0
 
 
 def saved_by_stage_s(replay: Replay, stage: int) -> float | None:
@@ -184,9 +184,9 @@ def saved_by_stage_s(replay: Replay, stage: int) -> float | None:
     other stages: the stage does less, and nobody does more. None where no other stage computes, or
     the replay is not believed."""
 
-    def like_others(one: int, means: Mapping[int, float]) -> float:
+    def like_others(at: int, means: Mapping[int, float]) -> float:
         others = [mean for s, mean in means.items() if s != stage]
-        return float(np.median(others)) if one == stage and others else means[one]
+        return float(np.median(others)) if at == stage and others else means[at]
 
     return _saved_by_stages_s(replay, like_others)
 
@@ -264,7 +264,7 @@ def _shares(
             np.where(last, work, ideal),
         ]
     )
-    t = [float(one.mean()) for one in times]
+    t = [float(replayed.mean()) for replayed in times]
     lost = t_no_delay - t_ideal
 
     def share(t_remove: float, t_add: float) -> tuple[float | None, float | None]:

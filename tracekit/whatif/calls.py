@@ -101,7 +101,7 @@ def calls_of(
     rows: Sequence[Mapping[str, Any]], begins: Mapping[int, int], ends: Mapping[int, int]
 ) -> tuple[dict[int, Call], int]:
     """Calls whose members are all recorded and lie in the window, and how many others there are."""
-    found: dict[int, Call] = {}
+    calls: dict[int, Call] = {}
     broken: set[int] = set()
     unmatched = 0
     for row in rows:
@@ -116,7 +116,7 @@ def calls_of(
             broken.add(number)
         op = str(row["op"] or "unknown")
         is_pair = op in ("send", "recv")
-        call = found.setdefault(
+        call = calls.setdefault(
             number,
             Call(
                 op="send_recv" if is_pair else op,
@@ -138,9 +138,9 @@ def calls_of(
         for row in rows
     }
     whole = {
-        n: c for n, c in found.items() if n not in broken and len(c.starts) >= max(2, sizes[n] or 0)
+        n: c for n, c in calls.items() if n not in broken and len(c.starts) >= max(2, sizes[n] or 0)
     }
-    unmatched += sum(len(c.starts) for n, c in found.items() if n not in whole)
+    unmatched += sum(len(c.starts) for n, c in calls.items() if n not in whole)
     return whole, unmatched
 
 
@@ -170,11 +170,11 @@ def transfers_of(call: Call) -> dict[int, int]:
     """Per member: measured end less the last start that it had to wait for."""
     if call.transfers is not None:
         return call.transfers
-    found = call.transfers = {}
+    transfers = call.transfers = {}
     last = last_starts(call)
     for rank, end_ns in call.ends.items():
-        found[rank] = end_ns - (last[rank] if last[rank] <= end_ns else call.starts[rank])
-    return found
+        transfers[rank] = end_ns - (last[rank] if last[rank] <= end_ns else call.starts[rank])
+    return transfers
 
 
 def last_starts(call: Call) -> dict[int, int]:
@@ -203,12 +203,12 @@ class _Transfers:
             known = call.settled = _settled(call, members)
         took = known.transfers_ns * measured_how + self.ideal_ns[number] * ideal_how
         if known.needed:
-            found = np.stack([entered[rows].max(axis=0) for rows in known.needed]) + took
+            left = np.stack([entered[rows].max(axis=0) for rows in known.needed]) + took
         else:
-            found = entered.max(axis=0) + took
+            left = entered.max(axis=0) + took
         if known.alone is not None:
-            found[known.alone] = entered[known.alone] + took[known.alone]
-        return found
+            left[known.alone] = entered[known.alone] + took[known.alone]
+        return left
 
 
 def step_times(
@@ -219,9 +219,9 @@ def step_times(
 ) -> Floats:
     """Length of each step in each scenario, in ns; of each window its calls and its programs."""
     parts = []
-    for calls, own, ideal_ns in zip(windows, programs, ideal_transfers(windows), strict=True):
-        ends = Executor(_Transfers(calls, ideal_ns, how), own, variant, how.count).run()
-        begins = [p.begin_ns for p in own.values()]
+    for calls, by_rank, ideal_ns in zip(windows, programs, ideal_transfers(windows), strict=True):
+        ends = Executor(_Transfers(calls, ideal_ns, how), by_rank, variant, how.count).run()
+        begins = [p.begin_ns for p in by_rank.values()]
         begin = np.full((1, how.count), float(max(begins) - min(begins)))
         parts.append(np.diff(ends, axis=0, prepend=begin))
     return np.concatenate(parts)
@@ -231,9 +231,9 @@ def step_s(
     windows: Sequence[Mapping[int, Call]], programs: Sequence[Mapping[int, Program]]
 ) -> float:
     """Mean length of a step, in s, by the programs' first variants and the measured transfers."""
-    first = {r: np.zeros(1, np.int64) for own in programs for r in own}
-    one, none = np.ones(1), np.zeros(1)
-    how = Scenarios(defaultdict(lambda: (one, none)), 1)
+    first = {r: np.zeros(1, np.int64) for by_rank in programs for r in by_rank}
+    whole, none = np.ones(1), np.zeros(1)
+    how = Scenarios(defaultdict(lambda: (whole, none)), 1)
     return float(step_times(windows, programs, first, how).mean()) / 1e9
 
 
@@ -266,8 +266,8 @@ def settled_clocks(
     if not errors:
         return {}
     partners: dict[int, list[int]] = defaultdict(list)
-    for one, other in sorted(pairs):
-        partners[one].append(other)
+    for clock_a, clock_b in sorted(pairs):
+        partners[clock_a].append(clock_b)
     spread: dict[tuple[int, int], list[float]] = defaultdict(list)
     for call in calls:
         if call.sends or call.op in _ROOT_FIRST or call.op in _ROOT_LAST:
@@ -280,28 +280,28 @@ def settled_clocks(
         best = min(middle, key=lambda c: (errors[c], c), default=-1)
         known = {(best, c) if best < c else (c, best) for c in middle if c != best}
         known |= {(c, o) for c in middle for o in partners[c] if o in middle}
-        for one, other in known:
-            spread[one, other].append(float(middle[other] - middle[one]))
+        for clock_a, clock_b in known:
+            spread[clock_a, clock_b].append(float(middle[clock_b] - middle[clock_a]))
     edges: dict[int, list[tuple[int, float, int, int]]] = defaultdict(list)
-    for (one, other), values in sorted(spread.items()):
+    for (clock_a, clock_b), values in sorted(spread.items()):
         low, usual, high = np.percentile(values, [25, 50, 75])
         if high - low <= max(MAX_CLOCK_SPREAD_NS, abs(usual) / 2):
-            bound = pairs.get((one, other), errors[one] + errors[other])
+            bound = pairs.get((clock_a, clock_b), errors[clock_a] + errors[clock_b])
             later = round(float(usual))
-            edges[one].append((bound, float(high - low), other, -later))
-            edges[other].append((bound, float(high - low), one, later))
+            edges[clock_a].append((bound, float(high - low), clock_b, -later))
+            edges[clock_b].append((bound, float(high - low), clock_a, later))
     first = min(errors, key=lambda c: (errors[c], c))
-    found: dict[int, int] = {}
+    shifts: dict[int, int] = {}
     heap = [(0, 0.0, first, 0, first)]
     while heap:
         bound, _, clock, by, against = heappop(heap)
-        if clock in found:
+        if clock in shifts:
             continue
-        shift = found.get(against, 0) + max(-bound, min(bound, by))
-        found[clock] = max(-errors[clock], min(errors[clock], shift))
+        shift = shifts.get(against, 0) + max(-bound, min(bound, by))
+        shifts[clock] = max(-errors[clock], min(errors[clock], shift))
         for edge in edges[clock]:
             heappush(heap, (*edge, clock))
-    return {c: ns for c, ns in found.items() if ns}
+    return {c: ns for c, ns in shifts.items() if ns}
 
 
 def class_of(call: Call) -> str:
@@ -350,7 +350,7 @@ class Places:
             if rank in known:
                 by_name[str(known[rank])].append(rank)
         word = {"link": "rank", "dp": "replica"}.get(cause.kind, cause.kind)
-        found: list[int] = []
+        named: list[int] = []
         for value in cause.value.split(","):
             if value not in by_name:
                 raise UsageError(
@@ -359,8 +359,8 @@ class Places:
                     if by_name
                     else f"which rank is which {word} is not known of this job",
                 )
-            found += by_name[value]
-        return sorted(set(found))
+            named += by_name[value]
+        return sorted(set(named))
 
 
 def _some(names: list[str], count: int = 8) -> str:

@@ -224,26 +224,26 @@ def _window(
 ) -> _Window | None:
     common = sorted(set.intersection(*(set(s) for s in spans.values())))
     run = unbroken(common, spans)
-    everything = sorted({s for one in spans.values() for s in one})
+    everything = sorted({s for steps in spans.values() for s in steps})
     allowed = max(1, room // max(1, 2 * len(rows) // max(1, len(everything)) + len(spans)))
     kept = run[:allowed]
     if not kept:
         return None
     begins = {r: s[kept[0]][0] for r, s in spans.items()}
     ends = {r: s[kept[-1]][1] for r, s in spans.items()}
-    found, unmatched = calls_of(rows, begins, ends)
+    matched, unmatched = calls_of(rows, begins, ends)
     window = _Window(
-        capture, found, {}, begins, kept, [s for s in everything if s not in kept], unmatched
+        capture, matched, {}, begins, kept, [s for s in everything if s not in kept], unmatched
     )
     by_rank: dict[int, list[tuple[int, int, int]]] = {r: [] for r in spans}
-    for number, call in found.items():
+    for number, call in matched.items():
         for rank, start_ns in call.starts.items():
             by_rank[rank].append((start_ns, call.ends[rank], number))
-    for rank, own in by_rank.items():
+    for rank, entered in by_rank.items():
         edges = [spans[rank][s][1] for s in kept]
         stalled = sorted(stalls.get(rank, ()))
-        window.items[rank], stops = _items(own, stalled, kept, edges, begins[rank])
-        lost_ns = _unmatched_ns(own, stalled, begins[rank], ends[rank])
+        window.items[rank], stops = _items(entered, stalled, kept, edges, begins[rank])
+        lost_ns = _unmatched_ns(entered, stalled, begins[rank], ends[rank])
         window.unmatched_ratio = max(
             window.unmatched_ratio, lost_ns / max(1, ends[rank] - begins[rank])
         )
@@ -452,9 +452,9 @@ def _parts(window: _Window, rank: int, items: Sequence[_Item]) -> list[_Part]:
 
 
 def _by_segment(parts: Sequence[_Part]) -> None:
-    own = np.array([p.own_ns for p in parts])
-    typical = np.median(own, axis=0)
-    for part, mine in zip(parts, own, strict=True):
+    times = np.array([p.own_ns for p in parts])
+    typical = np.median(times, axis=0)
+    for part, mine in zip(parts, times, strict=True):
         for segment, value, ideal in zip(part.items, mine, typical, strict=True):
             _share(segment, float(value), float(ideal))
 
@@ -462,9 +462,9 @@ def _by_segment(parts: Sequence[_Part]) -> None:
 def _by_step(parts: Sequence[_Part], peers: Sequence[_Part]) -> None:
     typical = float(np.median([sum(p.own_ns) for p in peers]))
     for part in parts:
-        own = sum(part.own_ns)
+        total = sum(part.own_ns)
         for segment, value in zip(part.items, part.own_ns, strict=True):
-            _share(segment, value, value * typical / own if own > 0 else 0.0)
+            _share(segment, value, value * typical / total if total > 0 else 0.0)
 
 
 def _share(segment: Sequence[_Item], own_ns: float, ideal_ns: float) -> None:
@@ -484,7 +484,7 @@ def _without(window: _Window, ranks: Iterable[int], stages: Mapping[int, int]) -
     chosen = set(ranks)
     calls = {r: [i.call for i in items if i.kind == _ENTER] for r, items in window.items.items()}
     work = {r: _work(window, r, calls[r]) for r in calls}
-    own = {r: sum(i.own_ns for i in items) for r, items in window.items.items()}
+    spent = {r: sum(i.own_ns for i in items) for r, items in window.items.items()}
     items = dict(window.items)
     for rank in sorted(chosen & set(items)):
         peers = [
@@ -495,8 +495,8 @@ def _without(window: _Window, ranks: Iterable[int], stages: Mapping[int, int]) -
         if not peers:
             items[rank] = [replace(i, own_ns=i.ideal_ns) for i in items[rank]]
             continue
-        middle = float(np.median([own[r] for r in peers]))
-        typical = min(peers, key=lambda r: (abs(own[r] - middle), r))
+        middle = float(np.median([spent[r] for r in peers]))
+        typical = min(peers, key=lambda r: (abs(spent[r] - middle), r))
         same = dict(zip(calls[typical], calls[rank], strict=True))
         items[rank] = [
             i if i.kind == _BOUNDARY else replace(i, call=same[i.call])
@@ -531,23 +531,23 @@ def _evenly(window: _Window) -> _Window:
     for number, by_rank in before.items():
         if by_rank.keys() != window.calls[number].starts.keys():
             continue
-        own = {r: sum(evened[r][i].own_ns for i in some) for r, some in by_rank.items()}
-        mean = fmean(own.values())
+        spent = {r: sum(evened[r][i].own_ns for i in some) for r, some in by_rank.items()}
+        mean = fmean(spent.values())
         for rank, some in by_rank.items():
             for i in some:
                 item = evened[rank][i]
-                share = item.own_ns / own[rank] if own[rank] > 0 else float(i == some[-1])
+                share = item.own_ns / spent[rank] if spent[rank] > 0 else float(i == some[-1])
                 evened[rank][i] = replace(item, own_ns=share * mean)
     return replace(window, calls=calls, items=evened)
 
 
 def _work(window: _Window, rank: int, calls: Sequence[int]) -> _Signature:
-    found = []
+    signature = []
     for number in calls:
         call = window.calls[number]
         op = call.op if rank not in call.sends else "send"
-        found.append((op, call.kind, call.size_bytes if op != "all_to_all" else 0))
-    return tuple(found)
+        signature.append((op, call.kind, call.size_bytes if op != "all_to_all" else 0))
+    return tuple(signature)
 
 
 # --- replay ---------------------------------------------------------------------------------------
@@ -576,7 +576,7 @@ def _program(window: _Window, rank: int, variants: Sequence[Floats]) -> Program:
         rank,
         tuple(events),
         np.array(calls, np.int64),
-        np.stack([np.cumsum(own) for own in variants], axis=1),
+        np.stack([np.cumsum(times) for times in variants], axis=1),
         np.repeat(lag[:, None], len(variants), axis=1),
         window.starts[rank],
     )
@@ -673,7 +673,7 @@ def _refused(windows: Sequence[_Window], base_s: float, replayed_s: float) -> st
 def _measured(windows: Sequence[_Window]) -> list[float]:
     """Length of each step: from the last rank's end of the step before to that of this one; of the
     first from the last rank's begin."""
-    found: list[float] = []
+    lengths: list[float] = []
     for window in windows:
         previous = float(max(window.starts.values()))
         for step in window.steps:
@@ -683,9 +683,9 @@ def _measured(windows: Sequence[_Window]) -> list[float]:
                 for i in items
                 if i.kind == _BOUNDARY and i.call == step
             )
-            found.append(end - previous)
+            lengths.append(end - previous)
             previous = float(end)
-    return found
+    return lengths
 
 
 def _factor(cause: Cause) -> float:

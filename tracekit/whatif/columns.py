@@ -69,26 +69,26 @@ class Columns:
     @property
     def is_own_measured(self) -> dict[int, npt.NDArray[np.bool_]]:
         """By rank, the columns in which its own time is the measured one."""
-        found = {}
+        is_measured = {}
         for rank in self.ranks:
             chosen = np.ones(self.count, np.bool_)
             chosen[1 : self.first_cause] = False
             chosen[2] = True
-            found[rank] = chosen
+            is_measured[rank] = chosen
         for column, rank in enumerate(self.single, start=self.first_rank):
-            found[rank][column] = True
-        return found
+            is_measured[rank][column] = True
+        return is_measured
 
     @property
     def transfers(self) -> dict[str, tuple[Floats, Floats]]:
         """By kind, how much of the measured and of the ideal transfer counts in each column."""
-        found = {}
+        shares = {}
         for column, kind in enumerate(self.kinds, start=3):
             measured = np.ones(self.count)
             measured[1 : self.first_cause] = 0.0
             measured[column] = 1.0
-            found[kind] = measured, 1.0 - measured
-        return found
+            shares[kind] = measured, 1.0 - measured
+        return shares
 
     def result(
         self,

@@ -116,8 +116,8 @@ class _Team:
         self.offset = np.repeat([[float(p.begin_ns - origin)] for p in programs], count, axis=1)
         """What the host's own time is counted from: it moves on when the host waits."""
         self.free: dict[int, Floats] = {}
-        for row, one in enumerate(programs):
-            for stream, until in one.busy_until_ns.items():
+        for row, program in enumerate(programs):
+            for stream, until in program.busy_until_ns.items():
                 self.free.setdefault(stream, self.never.copy())[row] = until - origin
         self.tail: dict[int, int] = {}
         """The call that was launched last on a stream and has not been waited for."""
@@ -135,8 +135,8 @@ class _Team:
         return self._scenarios(self._second)
 
     def _scenarios(self, times: Sequence[Floats]) -> Floats:
-        found = times[self.position]
-        return found if self._chosen is None else found.take(self._chosen)
+        scenarios = times[self.position]
+        return scenarios if self._chosen is None else scenarios.take(self._chosen)
 
     def blocked_by(self, event: Event) -> int:
         """A call that must be left before this can be replayed; -1: none."""
@@ -208,9 +208,9 @@ class Executor:
         for rank, program in sorted(self._programs.items()):
             together[program.stage, program.compute_stream, program.events].append(rank)
         for teams in (list(together.values()), [[rank] for rank in sorted(self._programs)]):
-            found = self._run(teams)
-            if found is not None:
-                return found
+            ends = self._run(teams)
+            if ends is not None:
+                return ends
         raise InputError(
             "cannot be replayed: ranks call the matched collectives in orders that wait for "
             "each other for ever",
@@ -305,14 +305,14 @@ class Executor:
         """Let everybody leave a call that all have entered, and what follows from that."""
         ready = [number]
         while ready:
-            one = ready.pop()
-            behind = self._behind(one)
+            call = ready.pop()
+            behind = self._behind(call)
             if behind >= 0:
-                self._held[behind].add(one)
+                self._held[behind].add(call)
                 continue
             times = []
             members: list[int] = []
-            for place, which, rows in self._places[one]:
+            for place, which, rows in self._places[call]:
                 team = self._teams[place]
                 entry = team.entered[which]
                 is_all = len(rows) == len(team.ranks)
@@ -325,25 +325,25 @@ class Executor:
                 times.append(now)
                 members += team.ranks if is_all else [team.ranks[row] for row in rows]
             entered = times[0] if len(times) == 1 else np.concatenate(times)
-            left = self._exchanges.leave(one, members, entered)
-            self._left.add(one)
+            left = self._exchanges.leave(call, members, entered)
+            self._left.add(call)
             at = 0
-            for place, which, rows in self._places[one]:
+            for place, which, rows in self._places[call]:
                 team = self._teams[place]
-                own = left[at : at + len(rows)]
+                team_left = left[at : at + len(rows)]
                 at += len(rows)
                 if len(rows) == len(team.ranks):
-                    team.left[which] = own
+                    team.left[which] = team_left
                 else:
                     if which not in team.left:
                         team.left[which] = np.empty_like(team.never)
-                    team.left[which][rows] = own
+                    team.left[which][rows] = team_left
                 team.missing[which] -= len(rows)
                 if not team.missing[which]:
                     del team.entered[which]
                     if self._waiting.pop((place, which), False):
                         self._todo.append(place)
-            ready += self._held.pop(one, ())
+            ready += self._held.pop(call, ())
 
     def _behind(self, number: int) -> int:
         """A call on a member's stream that must be left before this one can be; -1: none."""
@@ -360,18 +360,18 @@ class Executor:
 def _side_by_side(times: Sequence[Times]) -> Sequence[Floats]:
     """By event (rank, variant); of one rank without a copy, since its columns may be many."""
     if len(times) == 1:
-        return [one[None] for one in times[0]]
+        return [event[None] for event in times[0]]
     return [*np.stack([np.asarray(t) for t in times], axis=1)] if times else []
 
 
 def _places(teams: Sequence[_Team]) -> dict[int, list[tuple[int, int, list[int]]]]:
     """By collective, the rows of the teams that enter it: (team, which of its calls, rows)."""
-    found: dict[int, list[tuple[int, int, list[int]]]] = defaultdict(list)
+    places: dict[int, list[tuple[int, int, list[int]]]] = defaultdict(list)
     for place, team in enumerate(teams):
         for which, numbers in enumerate(team.calls.tolist()):
             rows: dict[int, list[int]] = {}
             for row, number in enumerate(numbers):
                 rows.setdefault(number, []).append(row)
-            for number, own in rows.items():
-                found[number].append((place, which, own))
-    return found
+            for number, call_rows in rows.items():
+                places[number].append((place, which, call_rows))
+    return places

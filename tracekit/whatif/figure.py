@@ -53,15 +53,15 @@ def check_name(path: Path) -> None:
         )
 
 
-def heat_map(found: WhatIf) -> Figure:
+def heat_map(whatif: WhatIf) -> Figure:
     """The figure. InputError where the replay has no stages and replicas, or is refused."""
     from matplotlib import rc_context
 
     with rc_context(_STYLE):
-        return _drawn(found)
+        return _drawn(whatif)
 
 
-def write_heat_map(found: WhatIf, path: Path) -> None:
+def write_heat_map(whatif: WhatIf, path: Path) -> None:
     """Write the figure; the same replay gives the same bytes.
 
     UsageError where the name is no figure's or the file cannot be written.
@@ -70,7 +70,7 @@ def write_heat_map(found: WhatIf, path: Path) -> None:
 
     check_name(path)
     with rc_context(_STYLE):
-        figure = _drawn(found)
+        figure = _drawn(whatif)
         try:
             figure.savefig(path, dpi=150, metadata=_NO_DATE[path.suffix.lower()])
         except OSError as error:
@@ -79,17 +79,17 @@ def write_heat_map(found: WhatIf, path: Path) -> None:
             ) from None
 
 
-def _drawn(found: WhatIf) -> Figure:
+def _drawn(whatif: WhatIf) -> Figure:
     from matplotlib.figure import Figure
 
-    job = found.pipeline
+    job = whatif.pipeline
     if job is None:
         raise InputError(
-            f"no heat map: this is a replay by {found.method}, which knows no stages and replicas",
+            f"no heat map: this is a replay by {whatif.method}, which knows no stages and replicas",
             hint="the slowdown of each rank stands in the text and in --format json",
         )
-    if found.refused is not None:
-        raise InputError(f"no heat map: {found.refused}")
+    if whatif.refused is not None:
+        raise InputError(f"no heat map: {whatif.refused}")
     values = np.array(
         [
             [job.slowdown_of(s, d) if rank >= 0 else np.nan

@@ -201,10 +201,10 @@ def _tail_edges(
     before_clip: list[Op] = []
     if has_dp and separate:
         for chunk in {op.chunk for op in scatters}:
-            own = [op for op in scatters if op.chunk == chunk]
+            of_chunk = [op for op in scatters if op.chunk == chunk]
             backwards = [op for op in by_type[o.BACKWARD] if op.chunk == chunk]
             if backwards:
-                edges.add((max(backwards, key=lambda op: op.end_s).index, own[0].index))
+                edges.add((max(backwards, key=lambda op: op.end_s).index, of_chunk[0].index))
         before_clip = separate
         if scatters and by_type[o.LAYERNORM]:
             edges.add((scatters[-1].index, by_type[o.LAYERNORM][0].index))

@@ -125,13 +125,13 @@ def _in_turn(replay: Replay, receives: Sequence[int]) -> list[tuple[int, int]]:
 def _messages(replay: Replay) -> list[tuple[int, int]]:
     """Send and receive of each group that is one of each."""
     ops = replay.template.ops
-    found = []
+    messages = []
     for members, _ in replay.template.groups:
         sends = [m for m in members if ops[m].optype in (o.FORWARD_SEND, o.BACKWARD_SEND)]
         receives = [m for m in members if ops[m].optype in (o.FORWARD_RECV, o.BACKWARD_RECV)]
         if len(sends) == len(receives) == 1:
-            found.append((sends[0], receives[0]))
-    return found
+            messages.append((sends[0], receives[0]))
+    return messages
 
 
 def _windows(start: Floats, end: Floats) -> Floats:

@@ -167,7 +167,7 @@ def from_pipeline_rows(rows: pa.Table, layout: Layout | None = None) -> Operatio
     order, inverse = np.unique(step, return_inverse=True)
     first = np.full(len(order), np.iinfo(np.int64).max)
     np.minimum.at(first, inverse, start)
-    found = Operations(
+    operations = Operations(
         dp_rank=np.maximum(ints("dp_rank"), 0),
         stage=np.maximum(ints("pp_rank"), 0),
         rank=ints("rank"),
@@ -182,7 +182,7 @@ def from_pipeline_rows(rows: pa.Table, layout: Layout | None = None) -> Operatio
         names=names,
         layout=layout or Layout(),
     )
-    return found.take(_first_of(found, ints("capture_id")))
+    return operations.take(_first_of(operations, ints("capture_id")))
 
 
 def _first_of(ops: Operations, capture: Ints) -> Mask:

@@ -111,11 +111,11 @@ class Replay:
         """When each operation ends, from the step's begin; all shaped as ``work_s``."""
         executor = self._executor(self._columns([work]), self._columns([delay]))
         executor.run()
-        found = np.empty_like(work)
+        ends = np.empty_like(work)
         for stage, line in self._lines.items():
             for op, end in zip(line.ops, executor.ends_of(stage, line.events), strict=True):
-                found[op] = end.reshape(work.shape[1:])
-        return found
+                ends[op] = end.reshape(work.shape[1:])
+        return ends
 
     def _columns(self, scenarios: list[Floats]) -> Floats:
         """(operation, column): a column is a scenario of one step of one replica."""
@@ -259,11 +259,12 @@ def _whole_steps(operations: Operations, dp_ranks: list[int]) -> tuple[list[int]
     for part in np.split(np.arange(len(step)), cuts):
         sets.setdefault(int(step[part[0]]), []).append(key[part].tobytes())
     counts: dict[bytes, int] = {}
-    for one in sets.values():
-        for content in one:
+    for held in sets.values():
+        for content in held:
             counts[content] = counts.get(content, 0) + 1
     usual = max(counts, key=lambda c: counts[c])
-    good = sorted(s for s, one in sets.items() if len(one) == len(dp_ranks) and set(one) == {usual})
+    count = len(dp_ranks)
+    good = sorted(s for s, held in sets.items() if len(held) == count and set(held) == {usual})
     return good, sorted(set(sets) - set(good))
 
 
@@ -335,8 +336,8 @@ def _begins(template: Template, start: Floats) -> Floats:
     A receive that was posted before waits for it, maybe since the end of the step before: ranks
     that finish early begin the next step early.
     """
-    own = np.array([op.optype not in (o.FORWARD_RECV, o.BACKWARD_RECV) for op in template.ops])
-    return np.asarray((start[own] if own.any() else start).min(axis=(0, 2)), np.float64)
+    is_work = np.array([op.optype not in (o.FORWARD_RECV, o.BACKWARD_RECV) for op in template.ops])
+    return np.asarray((start[is_work] if is_work.any() else start).min(axis=(0, 2)), np.float64)
 
 
 def _ideal(template: Template, work: Floats) -> dict[str, float]:

@@ -24,51 +24,51 @@ _METHODS = {
 }
 
 
-def to_dict(found: WhatIf) -> dict[str, Any]:
+def to_dict(whatif: WhatIf) -> dict[str, Any]:
     """Keys are a public contract. Null: the figures of a refused replay, and what only a pipeline's
     operations or only collectives have, where the replay is of the others.
 
     ``step_s`` is the job's step: ``causes`` are of it, with ``replayed_s`` beside it where a replay
     says so. All other times are the replay's own, ``t_base_s`` what it is of, as measured.
     """
-    is_believed = found.refused is None
+    is_believed = whatif.refused is None
 
     def kept(value: Any) -> Any:
         return value if is_believed else None
 
     content = {
         "schema_version": SCHEMA_VERSION,
-        "method": found.method,
-        "slowdown": kept(found.slowdown),
-        "waste_ratio": kept(found.waste_ratio),
-        "step_s": found.step_s,
-        "t_base_s": found.t_base_s,
-        "t_no_delay_s": kept(found.t_no_delay_s),
-        "t_ideal_s": kept(found.t_ideal_s),
-        "simulation_error_ratio": found.simulation_error_ratio,
-        "base_over_no_delay": found.base_over_no_delay,
+        "method": whatif.method,
+        "slowdown": kept(whatif.slowdown),
+        "waste_ratio": kept(whatif.waste_ratio),
+        "step_s": whatif.step_s,
+        "t_base_s": whatif.t_base_s,
+        "t_no_delay_s": kept(whatif.t_no_delay_s),
+        "t_ideal_s": kept(whatif.t_ideal_s),
+        "simulation_error_ratio": whatif.simulation_error_ratio,
+        "base_over_no_delay": whatif.base_over_no_delay,
         "max_simulation_error_ratio": MAX_SIMULATION_ERROR_RATIO,
-        "refused": found.refused,
-        "slowdown_by_optype": kept(found.slowdown_by_optype),
-        "slowdown_by_rank": kept(_texted(found.slowdown_by_rank)),
-        "saved_s_per_step_by_rank": kept(_texted(found.saved_s_by_rank)),
-        **_of_pipeline(found.pipeline, is_believed),
-        "causes": _causes(found.causes, is_believed),
+        "refused": whatif.refused,
+        "slowdown_by_optype": kept(whatif.slowdown_by_optype),
+        "slowdown_by_rank": kept(_texted(whatif.slowdown_by_rank)),
+        "saved_s_per_step_by_rank": kept(_texted(whatif.saved_s_by_rank)),
+        **_of_pipeline(whatif.pipeline, is_believed),
+        "causes": _causes(whatif.causes, is_believed),
         "per_step": [
             {
                 "step": step,
-                "t_base_s": one.base_s,
-                "t_no_delay_s": kept(one.no_delay_s),
-                "t_ideal_s": kept(one.ideal_s),
-                "slowdown": kept(one.slowdown),
-                **_step_of_pipeline(found.pipeline, step, is_believed),
+                "t_base_s": times.base_s,
+                "t_no_delay_s": kept(times.no_delay_s),
+                "t_ideal_s": kept(times.ideal_s),
+                "slowdown": kept(times.slowdown),
+                **_step_of_pipeline(whatif.pipeline, step, is_believed),
             }
-            for step, one in found.per_step.items()
+            for step, times in whatif.per_step.items()
         ],
-        "steps_count": len(found.steps),
-        "dropped_steps": list(found.dropped_steps),
-        "matched_calls_count": found.calls_count,
-        "unmatched_calls_count": found.unmatched_count,
+        "steps_count": len(whatif.steps),
+        "dropped_steps": list(whatif.dropped_steps),
+        "matched_calls_count": whatif.calls_count,
+        "unmatched_calls_count": whatif.unmatched_count,
     }
     plain = _plain(content)
     assert isinstance(plain, dict)  # noqa: S101 - for the type checker
@@ -84,41 +84,41 @@ _MEASURED = (
 )  # fmt: skip
 
 
-def _of_pipeline(found: PipelineMetrics | None, is_believed: bool) -> dict[str, Any]:
-    if found is None:
+def _of_pipeline(metrics: PipelineMetrics | None, is_believed: bool) -> dict[str, Any]:
+    if metrics is None:
         return dict.fromkeys((*_BELIEVED, *_MEASURED))
-    judgement = asdict(found.judgement)
+    judgement = asdict(metrics.judgement)
     content = {
         "symptoms": judgement.pop("symptoms"),
         "verdict": judgement,
-        "unplaced_s_by_optype": found.unplaced_by_optype_s,
-        "unplaced_s_by_stage": _texted(found.unplaced_by_stage_s),
-        "statistics": asdict(found.statistics),
-        "ranks": [[rank if rank >= 0 else None for rank in row] for row in found.ranks],
+        "unplaced_s_by_optype": metrics.unplaced_by_optype_s,
+        "unplaced_s_by_stage": _texted(metrics.unplaced_by_stage_s),
+        "statistics": asdict(metrics.statistics),
+        "ranks": [[rank if rank >= 0 else None for rank in row] for row in metrics.ranks],
     }
     if not is_believed:
         return content | dict.fromkeys(_BELIEVED)
     return content | {
-        "slowdown_by_stage": _texted(found.slowdown_by_stage),
-        "slowdown_by_dp": _texted(found.slowdown_by_dp),
-        "heat_map": _heat_map(found),
-        "m_w": _share(found.m_w),
-        "m_s": _share(found.m_s),
-        "no_pp_comm": asdict(found.no_pp_comm),
-        "no_dp_comm": asdict(found.no_dp_comm),
-        "ideal_by_optype_s": found.ideal_by_optype_s,
+        "slowdown_by_stage": _texted(metrics.slowdown_by_stage),
+        "slowdown_by_dp": _texted(metrics.slowdown_by_dp),
+        "heat_map": _heat_map(metrics),
+        "m_w": _share(metrics.m_w),
+        "m_s": _share(metrics.m_s),
+        "no_pp_comm": asdict(metrics.no_pp_comm),
+        "no_dp_comm": asdict(metrics.no_dp_comm),
+        "ideal_by_optype_s": metrics.ideal_by_optype_s,
     }
 
 
 def _step_of_pipeline(
-    found: PipelineMetrics | None, step: int, is_believed: bool
+    metrics: PipelineMetrics | None, step: int, is_believed: bool
 ) -> dict[str, Any]:
-    if found is None or not is_believed:
+    if metrics is None or not is_believed:
         return {"slowdown_by_stage": None, "slowdown_by_dp": None}
-    by_stage, by_dp = found.slowdown_by_stage_per_step, found.slowdown_by_dp_per_step
+    by_stage, by_dp = metrics.slowdown_by_stage_per_step, metrics.slowdown_by_dp_per_step
     return {
-        "slowdown_by_stage": {str(s): one[step] for s, one in by_stage.items()},
-        "slowdown_by_dp": {str(d): one[step] for d, one in by_dp.items()},
+        "slowdown_by_stage": {str(s): by_step[step] for s, by_step in by_stage.items()},
+        "slowdown_by_dp": {str(d): by_step[step] for d, by_step in by_dp.items()},
     }
 
 
@@ -143,11 +143,11 @@ def _share(share: Share) -> dict[str, Any]:
     return content
 
 
-def _heat_map(found: PipelineMetrics) -> list[dict[str, Any]]:
+def _heat_map(metrics: PipelineMetrics) -> list[dict[str, Any]]:
     return [
-        {"stage": stage, "dp_rank": dp, "rank": rank, "slowdown": found.slowdown_of(stage, dp)}
-        for stage, row in zip(found.stages, found.ranks, strict=True)
-        for dp, rank in zip(found.dp_ranks, row, strict=True)
+        {"stage": stage, "dp_rank": dp, "rank": rank, "slowdown": metrics.slowdown_of(stage, dp)}
+        for stage, row in zip(metrics.stages, metrics.ranks, strict=True)
+        for dp, rank in zip(metrics.dp_ranks, row, strict=True)
         if rank >= 0
     ]
 
@@ -163,44 +163,43 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def to_text(found: WhatIf) -> str:
+def to_text(whatif: WhatIf) -> str:
     """At most a screen: what is lost, what each named cause costs, where it sits."""
-    job = found.pipeline
+    job = whatif.pipeline
     lines = [] if job is None else [f"VERDICT   {job.judgement.sentence}"]
-    steps = f"{len(found.steps)} step" + "s" * (len(found.steps) != 1)
-    if found.refused is not None:
+    steps = f"{len(whatif.steps)} step" + "s" * (len(whatif.steps) != 1)
+    if whatif.refused is not None:
         lines += [
-            f"REFUSED   {found.refused}",
-            f"          measured {found.step_s:.4f} s a step{_covered(found)} over {steps}",
-            *(f"CAUSE     {_cause(c, found)}" for c in observed(found.causes)),
+            f"REFUSED   {whatif.refused}",
+            f"          measured {whatif.step_s:.4f} s a step{_covered(whatif)} over {steps}",
+            *(f"CAUSE     {_cause(c, whatif)}" for c in observed(whatif.causes)),
         ]
         return "\n".join(lines) + "\n"
     alike = "operations of a type" if job is not None else "peers and all equal calls"
     lines.append(
-        f"STEP      {found.step_s:.4f} s measured{_covered(found)},"
-        f" {found.t_no_delay_s:.4f} replayed (error {found.simulation_error_ratio:.1%}),"
-        f" {found.t_ideal_s:.4f} if all {alike} took the same"
+        f"STEP      {whatif.step_s:.4f} s measured{_covered(whatif)},"
+        f" {whatif.t_no_delay_s:.4f} replayed (error {whatif.simulation_error_ratio:.1%}),"
+        f" {whatif.t_ideal_s:.4f} if all {alike} took the same"
     )
-    if found.dropped_steps:
-        steps += f", {len(found.dropped_steps)} left out"
-    if found.calls_count is not None:
-        steps += (
-            f"; {found.calls_count} matched calls, {found.unmatched_count} others count as own time"
-        )
-    lost = f": {found.waste_ratio:.1%} of the time is lost" if job is not None else ""
-    lines.append(f"SLOWDOWN  {found.slowdown:.4f}x{lost}   ({steps})")
-    lines += [f"CAUSE     {_cause(c, found)}" for c in found.causes]
+    if whatif.dropped_steps:
+        steps += f", {len(whatif.dropped_steps)} left out"
+    if whatif.calls_count is not None:
+        steps += f"; {whatif.calls_count} matched calls, "
+        steps += f"{whatif.unmatched_count} others count as own time"
+    lost = f": {whatif.waste_ratio:.1%} of the time is lost" if job is not None else ""
+    lines.append(f"SLOWDOWN  {whatif.slowdown:.4f}x{lost}   ({steps})")
+    lines += [f"CAUSE     {_cause(c, whatif)}" for c in whatif.causes]
     by_type = "   ".join(
         f"{name} {value:.4f}"
-        for name, value in sorted(found.slowdown_by_optype.items(), key=lambda i: -i[1])[:4]
+        for name, value in sorted(whatif.slowdown_by_optype.items(), key=lambda i: -i[1])[:4]
     )
     if job is None:
-        lines += [*_rank_lines(found), f"BY TYPE   {by_type}"]
+        lines += [*_rank_lines(whatif), f"BY TYPE   {by_type}"]
         return "\n".join(lines) + "\n"
-    named = {c.cause for c in found.causes}
-    for one in (job.no_pp_comm, job.no_dp_comm):
-        if one.cause not in named:
-            lines.append(f"CAUSE     {_cause(one, found)}")
+    named = {c.cause for c in whatif.causes}
+    for cause in (job.no_pp_comm, job.no_dp_comm):
+        if cause.cause not in named:
+            lines.append(f"CAUSE     {_cause(cause, whatif)}")
     lines.append(f"BY TYPE   {by_type}")
     for share, name in ((job.m_w, "slowest ranks"), (job.m_s, "last stage")):
         if share.remove is not None and share.add is not None:
@@ -213,12 +212,12 @@ def to_text(found: WhatIf) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rank_lines(found: WhatIf, count: int = 8) -> list[str]:
+def _rank_lines(whatif: WhatIf, count: int = 8) -> list[str]:
     """The slowest ranks."""
-    slowest = sorted(found.slowdown_by_rank.items(), key=lambda i: (-i[1], i[0]))[:count]
+    slowest = sorted(whatif.slowdown_by_rank.items(), key=lambda i: (-i[1], i[0]))[:count]
     lines = ["BY RANK   alone in an ideal job, and saved without it"]
     for rank, value in slowest:
-        saved = found.saved_s_by_rank.get(rank)
+        saved = whatif.saved_s_by_rank.get(rank)
         gain = f"   {saved:+.4f} s a step" if saved is not None else ""
         lines.append(f"  rank {rank:<6}{value:8.4f}x{gain}")
     return lines
@@ -233,22 +232,22 @@ def _part(ratio: float) -> str:
     return f"{min(max(ratio, 0.0), 1.0):.2f}"
 
 
-def _covered(found: WhatIf) -> str:
+def _covered(whatif: WhatIf) -> str:
     """What of the job's step is replayed, where that is not all of it."""
-    step, replayed = f"{found.step_s:.4f}", f"{found.t_base_s:.4f}"
+    step, replayed = f"{whatif.step_s:.4f}", f"{whatif.t_base_s:.4f}"
     if step == replayed:
         return ""
-    what = "in the steps replayed" if found.pipeline is None else "from first to last operation"
-    part = found.t_base_s / found.step_s
+    what = "in the steps replayed" if whatif.pipeline is None else "from first to last operation"
+    part = whatif.t_base_s / whatif.step_s
     # Of steps that overlap the operations last longer than a step: no share of it.
     return f", {replayed} {what}" + (f" ({part:.1%} of it)" if part <= 1 else "")
 
 
-def _cause(one: CauseResult, found: WhatIf) -> str:
+def _cause(result: CauseResult, whatif: WhatIf) -> str:
     """Before, after and the difference, all of the job's step; of which replay, where it is not the
     one above, or of which finding, by which method and between what bounds."""
-    before, method = found.step_s, found.method
-    cause = one.of_step(before)
+    before, method = whatif.step_s, whatif.method
+    cause = result.of_step(before)
     share = cause.saved_s_per_step / before if before > 0 else 0.0
     text = f"{cause.cause}: {before:.4f} s a step becomes {cause.t_s:.4f}"
     text += f" ({-cause.saved_s_per_step:+.4f} s, {-share:+.1%})" if abs(share) >= 5e-4 else ""
@@ -264,15 +263,15 @@ def _cause(one: CauseResult, found: WhatIf) -> str:
     return f"{text}; of the whole step, by {cause.method}, error {cause.simulation_error_ratio:.1%}"
 
 
-def _heat_lines(found: PipelineMetrics, columns: int = 12) -> list[str]:
+def _heat_lines(metrics: PipelineMetrics, columns: int = 12) -> list[str]:
     """Stages down, replicas across; the slowest replicas where there are many."""
-    replicas = sorted(found.dp_ranks, key=lambda d: -found.slowdown_by_dp[d])[:columns]
+    replicas = sorted(metrics.dp_ranks, key=lambda d: -metrics.slowdown_by_dp[d])[:columns]
     replicas.sort()
-    more = len(found.dp_ranks) - len(replicas)
+    more = len(metrics.dp_ranks) - len(replicas)
     title = f" ({more} faster replicas not shown)" if more else ""
     lines = [f"SLOWDOWN BY STAGE AND REPLICA{title}"]
     lines.append("          " + " ".join(f"{f'dp{d}':>7}" for d in replicas))
-    for stage in found.stages:
-        cells = " ".join(f"{found.slowdown_of(stage, d):7.3f}" for d in replicas)
+    for stage in metrics.stages:
+        cells = " ".join(f"{metrics.slowdown_of(stage, d):7.3f}" for d in replicas)
         lines.append(f"  stage {stage:<3}{cells}")
     return lines

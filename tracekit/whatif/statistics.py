@@ -84,7 +84,7 @@ def describe(replay: Replay) -> Statistics:
         else None,
         waiting_by_optype=_waiting(replay),
         last_arriver_by_optype={
-            t: one for t in (o.GRADS_SCATTER, o.PARAMS_GATHER) if (one := _last(replay, t))
+            t: last for t in (o.GRADS_SCATTER, o.PARAMS_GATHER) if (last := _last(replay, t))
         },
     )
 
@@ -102,13 +102,13 @@ def _idle(replay: Replay) -> dict[int, float]:
 
 
 def _waiting(replay: Replay) -> dict[str, Waiting]:
-    found = {}
+    waiting = {}
     for optype in sorted(set(replay.ideal_by_type) & GROUPED):
         rows = replay.ops_where(optypes=(optype,))
         duration = float((replay.end_s - replay.start_s)[rows].mean())
         transfer = float(replay.work_s[rows].mean())
-        found[optype] = Waiting(duration, duration - transfer, transfer)
-    return found
+        waiting[optype] = Waiting(duration, duration - transfer, transfer)
+    return waiting
 
 
 def _last(replay: Replay, optype: str) -> LastArriver | None:

@@ -90,15 +90,15 @@ def judge(
             symptoms,
         )
     ratios = (symptoms.stage_ratio_forward, symptoms.stage_ratio_backward)
-    found = _uneven_stage(ratios, stage_s, m_s, replay.stages[-1])
-    if found is not None:
+    stage = _uneven_stage(ratios, stage_s, m_s, replay.stages[-1])
+    if stage is not None:
         return Judgement(
             "stage_imbalance",
-            f"Stage {found} computes {max(r.get(found, 0.0) for r in ratios):.2f}x as long as "
+            f"Stage {stage} computes {max(r.get(stage, 0.0) for r in ratios):.2f}x as long as "
             "the median stage.",
             symptoms,
-            ranks=tuple(int(r) for r in replay.ranks[replay.stages.index(found)] if r >= 0),
-            stage=found,
+            ranks=tuple(int(r) for r in replay.ranks[replay.stages.index(stage)] if r >= 0),
+            stage=stage,
         )
     takes = f"The job takes {slowdown:.2f}x its ideal time."
     if not slowdown > STRAGGLING:
@@ -200,7 +200,7 @@ def _uneven_stage(
     if len(stage_s) < 2:
         return None
     stage = max(stage_s, key=lambda s: (stage_s[s], -s))
-    ratio = max(one.get(stage, 0.0) for one in ratios)
+    ratio = max(by_stage.get(stage, 0.0) for by_stage in ratios)
     # Adding the stage alone to the ideal job shows any stage's part; M_S only the last one's.
     holds = stage_s[stage] >= MIN_STAGE_RATIO or (
         stage == last_stage and m_s is not None and m_s >= MIN_STAGE_SHARE and stage_s[stage] > 1.05

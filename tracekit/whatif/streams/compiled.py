@@ -103,13 +103,13 @@ def _resolved(blocks: Sequence[Block]) -> tuple[dict[int, Waited], set[int]]:
     first_calls = [sum(counts[:k]) for k in range(len(blocks))]
     for k, block in enumerate(blocks):
         for position, told in block.waits.items():
-            found = []
-            for one in told:
-                if not one.is_call:
-                    found.append((False, row + one.number))
-                    marked.add(row + one.number)
-                elif one.back <= k and one.number < counts[k - one.back]:
-                    found.append((True, first_calls[k - one.back] + one.number))
-            waits[row + position] = tuple(found)
+            resolved = []
+            for wait in told:
+                if not wait.is_call:
+                    resolved.append((False, row + wait.number))
+                    marked.add(row + wait.number)
+                elif wait.back <= k and wait.number < counts[k - wait.back]:
+                    resolved.append((True, first_calls[k - wait.back] + wait.number))
+            waits[row + position] = tuple(resolved)
         row += len(block.kind)
     return waits, marked

@@ -28,12 +28,12 @@ def _median(blocks: Sequence[Block], like: Block) -> tuple[Floats, Floats, Float
         blocks = [min(blocks, key=own_ns)]
     if not blocks:
         return like.host_ns, like.work_ns, like.lag_ns
-    own = blocks[0].call < 0
+    is_own = blocks[0].call < 0
     host = np.stack([b.host_ns for b in blocks])
     work = np.stack([b.work_ns for b in blocks])
     typical_host, typical_work = np.median(host, axis=0), np.median(work, axis=0)
     typical_host *= _to_sum(typical_host, host)
-    typical_work[own] *= _to_sum(typical_work[own], work[:, own])
+    typical_work[is_own] *= _to_sum(typical_work[is_own], work[:, is_own])
     return typical_host, typical_work, np.median([b.lag_ns for b in blocks], axis=0)
 
 
@@ -63,8 +63,8 @@ class Peers:
         self.window = window
         self._names: dict[Any, _Names] = {}
         self._usual: dict[Any, tuple[Floats, Floats, Floats] | None] = {}
-        for rank, one in window.ranks.items():
-            for position, block in enumerate(one.blocks):
+        for rank, blocks in window.ranks.items():
+            for position, block in enumerate(blocks.blocks):
                 self.groups[self._key(rank, position, block)].append((rank, block))
                 self.own[rank, block.signature].append(block)
 
@@ -119,13 +119,13 @@ class Peers:
         if not others:
             return block
 
-        def factor(values: Iterable[float], own: float) -> float:
-            return float(np.median(list(values))) / own if own > 0 else 1.0
+        def factor(values: Iterable[float], total: float) -> float:
+            return float(np.median(list(values))) / total if total > 0 else 1.0
 
-        own = block.call < 0
+        is_own = block.call < 0
         work = block.work_ns.copy()
         typical = (float(b.work_ns[b.call < 0].sum()) for b in others)
-        work[own] *= factor(typical, float(work[own].sum()))
+        work[is_own] *= factor(typical, float(work[is_own].sum()))
         host_total = float(block.host_ns.sum())
         host = block.host_ns * factor((float(b.host_ns.sum()) for b in others), host_total)
         return with_times(block, block, (host, work, block.lag_ns))
@@ -158,17 +158,17 @@ class _Names:
         """The block with the usual times."""
         host, work = block.host_ns.copy(), block.work_ns.copy()
         known = np.zeros(len(host), np.bool_)
-        for reach, found in zip(_REACHES, self.found, strict=True):
+        for reach, by_key in zip(_REACHES, self.found, strict=True):
             keys = _surroundings(block, reach)
             for row in np.flatnonzero(~known).tolist():
-                usual = found.get(int(keys[row]))
+                usual = by_key.get(int(keys[row]))
                 if usual is not None:
                     host[row], work[row] = usual
                     known[row] = True
-        own = block.call < 0
+        is_own = block.call < 0
         for mine, theirs, rows in (
             (block.host_ns, host, known),
-            (block.work_ns, work, known & own),
+            (block.work_ns, work, known & is_own),
         ):
             before = float(mine[rows].sum())
             if before > 0:
@@ -183,8 +183,8 @@ def _surroundings(block: Block, reach: int) -> Ints:
     """A number for each row's name and those of ``reach`` rows on either side."""
     mixed = (block.name * np.int64(1_000_003)) ^ (block.kind + 7)
     padded = np.concatenate([np.zeros(reach, np.int64), mixed, np.zeros(reach, np.int64)])
-    found = np.zeros(len(mixed), np.int64)
+    keys = np.zeros(len(mixed), np.int64)
     with np.errstate(over="ignore"):
         for shift in range(2 * reach + 1):
-            found = found * np.int64(31) + padded[shift : shift + len(mixed)]
-    return found
+            keys = keys * np.int64(31) + padded[shift : shift + len(mixed)]
+    return keys

@@ -147,8 +147,8 @@ class RankRows:
         known[has] = np.maximum(known[has], self.end[self.before[has]] + self.gap_ns)
         first = ~has & (self.kind == OP)
         for stream, busy in self.busy_until.items():
-            own = first & (self.stream == stream)
-            known[own] = np.maximum(known[own], busy + self.gap_ns)
+            is_busy = first & (self.stream == stream)
+            known[is_busy] = np.maximum(known[is_busy], busy + self.gap_ns)
         if explained:
             follows = self.follows & (self.tail >= 0)
             known[follows] = np.maximum(known[follows], self.end[self.tail[follows]])
@@ -208,27 +208,27 @@ def rank_rows(
         left = rows.end[earlier & (rows.stream == stream)]
         if len(left) and int(left.max()) > begin:
             busy[code] = int(left.max())
-    own = rows.cut(inside)
-    stream = np.array([codes[s] for s in own.stream.tolist()], np.int64)
+    ops = rows.cut(inside)
+    stream = np.array([codes[s] for s in ops.stream.tolist()], np.int64)
     computing = {
-        code: int((own.end - own.start)[(stream == code) & own.is_compute].sum())
+        code: int((ops.end - ops.start)[(stream == code) & ops.is_compute].sum())
         for code in codes.values()
     }
-    kept = _plain_stops(stops, own.launch, begin, window_end)
-    n, m, k = len(own.launch), len(kept), len(steps)
+    syncs = _plain_stops(stops, ops.launch, begin, window_end)
+    n, m, k = len(ops.launch), len(syncs), len(steps)
     kind = np.concatenate([np.full(n, OP), np.full(m, SYNC), np.full(k, END)])
-    moment = np.concatenate([own.launch, [s for s, _, _ in kept], [e for _, e in spans]])
+    moment = np.concatenate([ops.launch, [s for s, _, _ in syncs], [e for _, e in spans]])
     order = np.lexsort((kind, moment))
     nothing = np.full(m + k, -1)
-    until = np.concatenate([own.end, [e for _, e, _ in kept], [e for _, e in spans]])[order]
+    until = np.concatenate([ops.end, [e for _, e, _ in syncs], [e for _, e in spans]])[order]
     kind, moment = kind[order].astype(np.int64), moment[order].astype(np.int64)
     resumed = np.where(kind == SYNC, until, moment)
     host = moment - np.concatenate([[begin], resumed[:-1]])
     stream = np.concatenate([stream, nothing])[order].astype(np.int64)
-    call = np.concatenate([own.call, nothing])[order].astype(np.int64)
-    start = np.concatenate([own.start, [s for s, _, _ in kept], [e for _, e in spans]])[order]
-    name = np.concatenate([own.name, nothing])[order].astype(np.int64)
-    wide = np.concatenate([np.zeros(n, bool), [w for _, _, w in kept], np.zeros(k, bool)])[order]
+    call = np.concatenate([ops.call, nothing])[order].astype(np.int64)
+    start = np.concatenate([ops.start, [s for s, _, _ in syncs], [e for _, e in spans]])[order]
+    name = np.concatenate([ops.name, nothing])[order].astype(np.int64)
+    wide = np.concatenate([np.zeros(n, bool), [w for _, _, w in syncs], np.zeros(k, bool)])[order]
     edges = [0, *(np.flatnonzero(kind == END) + 1).tolist()]
     before = np.full(len(kind), -1, np.int64)
     for code in codes.values():
@@ -245,9 +245,9 @@ def rank_rows(
     for a, b in pairwise(edges):
         signature = []
         for number in call[a:b][call[a:b] >= 0].tolist():
-            one = calls[number]
-            op = one.op if rank not in one.sends else "send"
-            signature.append((op, one.kind, one.size_bytes if op != "all_to_all" else 0))
+            called = calls[number]
+            op = called.op if rank not in called.sends else "send"
+            signature.append((op, called.kind, called.size_bytes if op != "all_to_all" else 0))
         prepared.signatures.append(tuple(signature))
         parts = (kind[a:b].tobytes(), stream[a:b].tobytes(), name[a:b].tobytes())
         prepared.keys.append(hash(parts))

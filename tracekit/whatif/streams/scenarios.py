@@ -102,11 +102,11 @@ class StreamReplay:
         events = [
             {
                 r: compile_rank(
-                    one,
+                    of_rank,
                     [[_scaled(_explained(b), (0.0, 0.0) if r in chosen else (1.0, 1.0))
-                      for b in one.blocks]],
+                      for b in of_rank.blocks]],
                 )
-                for r, one in w.ranks.items()
+                for r, of_rank in w.ranks.items()
             }
             for w in self.windows
         ]  # fmt: skip
@@ -164,7 +164,10 @@ def raw_step_s(replay: StreamReplay) -> float:
     windows = replay.windows
     return step_s(
         [w.calls for w in windows],
-        [{r: compile_rank(one, [one.blocks]) for r, one in w.ranks.items()} for w in windows],
+        [
+            {r: compile_rank(of_rank, [of_rank.blocks]) for r, of_rank in w.ranks.items()}
+            for w in windows
+        ],
     )
 
 
@@ -250,16 +253,18 @@ def _time_without(windows: Sequence[Window], removed: set[int]) -> float:
     events = []
     for window in windows:
         peers = Peers(window) if removed else None
-        own: dict[int, Program] = {}
-        for rank, one in window.ranks.items():
+        programs: dict[int, Program] = {}
+        for rank, of_rank in window.ranks.items():
             if peers is not None and rank in removed:
-                blocks = [peers.typical(rank, k, removed) for k in range(len(one.blocks))]
-                own[rank] = compile_rank(one, [[_explained(b) for b in blocks]])
+                blocks = [peers.typical(rank, k, removed) for k in range(len(of_rank.blocks))]
+                programs[rank] = compile_rank(of_rank, [[_explained(b) for b in blocks]])
                 continue
             if rank not in window.compiled:
-                window.compiled[rank] = compile_rank(one, [[_explained(b) for b in one.blocks]])
-            own[rank] = window.compiled[rank]
-        events.append(own)
+                window.compiled[rank] = compile_rank(
+                    of_rank, [[_explained(b) for b in of_rank.blocks]]
+                )
+            programs[rank] = window.compiled[rank]
+        events.append(programs)
     return step_s([w.calls for w in windows], events)
 
 
@@ -275,15 +280,15 @@ def _analyse(
     events = []
     for window in windows:
         peers = Peers(window)
-        own: dict[int, Program] = {}
-        for rank, one in window.ranks.items():
-            measured = [_explained(b) for b in one.blocks]
+        programs: dict[int, Program] = {}
+        for rank, of_rank in window.ranks.items():
+            measured = [_explained(b) for b in of_rank.blocks]
             ideal = [_explained(peers.ideal(rank, k)) for k in range(len(measured))]
             for mine, theirs in zip(measured, ideal, strict=True):
                 excess[rank] += own_ns(mine) - own_ns(theirs)
             scaled = [[_scaled(b, s) for b in measured] for s in scales]
-            own[rank] = compile_rank(one, [measured, ideal, *scaled])
-        events.append(own)
+            programs[rank] = compile_rank(of_rank, [measured, ideal, *scaled])
+        events.append(programs)
     columns = Columns(job.kinds, excess, MAX_SINGLE_RANKS, changed)
     # Variant 0 of a rank is what was measured, 1 the ideal, then each scale.
     variant = {r: np.where(at, 0, 1) for r, at in columns.is_own_measured.items()}

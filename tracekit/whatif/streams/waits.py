@@ -21,41 +21,45 @@ def learn_waits(ranks: Sequence[RankRows], calls: Mapping[int, Call]) -> None:
     contradicted: Counter[tuple[str, str, int]] = Counter()
     seen: Counter[tuple[str, str, int]] = Counter()
     families = []
-    for one in ranks:
-        rows = np.flatnonzero((one.call >= 0) & (one.tail >= 0))
-        own = _families(one, rows, calls)
-        families.append((rows, own))
-        seen.update(own)
-        is_early = one.start[rows] < one.end[one.tail[rows]] - EARLY_NS
-        contradicted.update(own[i] for i in np.flatnonzero(is_early).tolist())
-    for one, (rows, own) in zip(ranks, families, strict=True):
-        one.follows = np.zeros(len(one.kind), np.bool_)
-        holds = np.array([contradicted[what] * 100 <= seen[what] for what in own], np.bool_)
-        one.follows[rows] = holds & (one.stream[rows] != one.compute_stream)
-    for one in ranks:
-        one.waits = _seen_waits(one)
+    for events in ranks:
+        rows = np.flatnonzero((events.call >= 0) & (events.tail >= 0))
+        of_rank = _families(events, rows, calls)
+        families.append((rows, of_rank))
+        seen.update(of_rank)
+        is_early = events.start[rows] < events.end[events.tail[rows]] - EARLY_NS
+        contradicted.update(of_rank[i] for i in np.flatnonzero(is_early).tolist())
+    for events, (rows, of_rank) in zip(ranks, families, strict=True):
+        events.follows = np.zeros(len(events.kind), np.bool_)
+        holds = np.array([contradicted[what] * 100 <= seen[what] for what in of_rank], np.bool_)
+        events.follows[rows] = holds & (events.stream[rows] != events.compute_stream)
+    for events in ranks:
+        events.waits = _seen_waits(events)
     _share_waits(ranks)
 
 
-def _families(one: RankRows, rows: Ints, calls: Mapping[int, Call]) -> list[tuple[str, str, int]]:
-    found = []
-    for number, stream in zip(one.call[rows].tolist(), one.stream[rows].tolist(), strict=True):
+def _families(
+    events: RankRows, rows: Ints, calls: Mapping[int, Call]
+) -> list[tuple[str, str, int]]:
+    families = []
+    for number, stream in zip(
+        events.call[rows].tolist(), events.stream[rows].tolist(), strict=True
+    ):
         call = calls[number]
-        op = call.op if one.rank not in call.sends else "send"
-        found.append((op, call.kind, stream))
-    return found
+        op = call.op if events.rank not in call.sends else "send"
+        families.append((op, call.kind, stream))
+    return families
 
 
-def _seen_waits(one: RankRows) -> Ints:
+def _seen_waits(events: RankRows) -> Ints:
     """Operations that began when something on another stream ended, and not for another reason.
 
     (row, the row that it waited for), in order.
     """
-    free = one.free_at()
-    is_op = one.kind == OP
-    late = np.flatnonzero(is_op & (one.start - free > CLOSE_NS / 4))
-    by_end = np.flatnonzero(is_op)[np.argsort(one.end[is_op], kind="stable")]
-    ends, others, streams = one.end[by_end].tolist(), by_end.tolist(), one.stream.tolist()
+    free = events.free_at()
+    is_op = events.kind == OP
+    late = np.flatnonzero(is_op & (events.start - free > CLOSE_NS / 4))
+    by_end = np.flatnonzero(is_op)[np.argsort(events.end[is_op], kind="stable")]
+    ends, others, streams = events.end[by_end].tolist(), by_end.tolist(), events.stream.tolist()
 
     def latest(row: int, k: int, since: int, is_other_stream: bool) -> int:
         """The operation launched before the row that ended last, at ``since`` or later."""
@@ -66,52 +70,52 @@ def _seen_waits(one: RankRows) -> Ints:
             k -= 1
         return -1
 
-    found: list[tuple[int, int]] = []
-    at = one.start[late]
-    positions = np.searchsorted(one.end[by_end], at + EARLY_NS, side="right") - 1
+    waits: list[tuple[int, int]] = []
+    at = events.start[late]
+    positions = np.searchsorted(events.end[by_end], at + EARLY_NS, side="right") - 1
     for row, k, since in zip(
         late.tolist(), positions.tolist(), (at - CLOSE_NS).tolist(), strict=True
     ):
         other = latest(row, k, since, True)
         if other >= 0:
-            found.append((row, other))
-    stops = np.flatnonzero(one.kind == SYNC)
-    at = one.end[stops]
-    positions = np.searchsorted(one.end[by_end], at + EARLY_NS, side="right") - 1
-    last = _last_of_streams(one, is_op)
+            waits.append((row, other))
+    stops = np.flatnonzero(events.kind == SYNC)
+    at = events.end[stops]
+    positions = np.searchsorted(events.end[by_end], at + EARLY_NS, side="right") - 1
+    last = _last_of_streams(events, is_op)
     for row, k, until in zip(stops.tolist(), positions.tolist(), at.tolist(), strict=True):
-        if one.is_device_wide[row]:
-            found += [
-                (row, int(own[row]))
-                for own in last
-                if own[row] >= 0 and one.end[own[row]] <= until + EARLY_NS
+        if events.is_device_wide[row]:
+            waits += [
+                (row, int(last_rows[row]))
+                for last_rows in last
+                if last_rows[row] >= 0 and events.end[last_rows[row]] <= until + EARLY_NS
             ]
         else:
             other = latest(row, k, until - 10 * CLOSE_NS, False)
-            if other >= 0 and one.end[other] > one.moment[row]:
-                found.append((row, other))
-    return np.array(sorted(found), np.int64).reshape(-1, 2)
+            if other >= 0 and events.end[other] > events.moment[row]:
+                waits.append((row, other))
+    return np.array(sorted(waits), np.int64).reshape(-1, 2)
 
 
-def _last_of_streams(one: RankRows, is_op: npt.NDArray[np.bool_]) -> list[Ints]:
+def _last_of_streams(events: RankRows, is_op: npt.NDArray[np.bool_]) -> list[Ints]:
     """By stream, the last operation before each row; -1: none. Empty where nobody asks."""
-    if not one.is_device_wide.any():
+    if not events.is_device_wide.any():
         return []
-    rows = np.arange(len(one.kind))
+    rows = np.arange(len(events.kind))
     return [
-        np.maximum.accumulate(np.where((one.stream == code) & is_op, rows, -1))
-        for code in range(int(one.stream.max()) + 1)
+        np.maximum.accumulate(np.where((events.stream == code) & is_op, rows, -1))
+        for code in range(int(events.stream.max()) + 1)
     ]
 
 
-def _told(one: RankRows) -> list[Wait | None]:
+def _told(events: RankRows) -> list[Wait | None]:
     """What was seen, by its place in the step; None: no call, and in an earlier step."""
-    edges = np.array(one.edges)
-    row, other = one.waits.T
+    edges = np.array(events.edges)
+    row, other = events.waits.T
     k = np.searchsorted(edges, row, side="right") - 1
     j = np.searchsorted(edges, other, side="right") - 1
-    is_call = one.call[other] >= 0
-    before = np.concatenate([[0], np.cumsum(one.call >= 0)])
+    is_call = events.call[other] >= 0
+    before = np.concatenate([[0], np.cumsum(events.call >= 0)])
     number = np.where(is_call, before[other] - before[edges[j]], other - edges[k])
     back = np.where(is_call, k - j, 0)
     return [
@@ -153,9 +157,9 @@ class _All:
         there = np.where(inside, steps - wait.back, 0)
         position = self.first_call[there] + wait.number
         inside &= position < self.first_call[there + 1]
-        found = np.full(len(steps), -1, np.int64)
-        found[inside] = self.calls[position[inside]]
-        return found
+        rows = np.full(len(steps), -1, np.int64)
+        rows[inside] = self.calls[position[inside]]
+        return rows
 
 
 def _share_waits(ranks: Sequence[RankRows]) -> None:
@@ -163,15 +167,15 @@ def _share_waits(ranks: Sequence[RankRows]) -> None:
     rows = _All(ranks)
     equal: dict[int, list[_Place]] = defaultdict(list)
     seen: dict[_Place, list[tuple[int, int, Wait | None]]] = defaultdict(list)
-    for rank, one in enumerate(ranks):
-        one.waits_told = [{} for _ in one.keys]
-        for k, key in enumerate(one.keys):
+    for rank, events in enumerate(ranks):
+        events.waits_told = [{} for _ in events.keys]
+        for k, key in enumerate(events.keys):
             equal[key].append((rank, k))
-        steps = np.searchsorted(one.edges, one.waits[:, 0], side="right") - 1
+        steps = np.searchsorted(events.edges, events.waits[:, 0], side="right") - 1
         for k, (row, other), told in zip(
-            steps.tolist(), one.waits.tolist(), _told(one), strict=True
+            steps.tolist(), events.waits.tolist(), _told(events), strict=True
         ):
-            seen[rank, k].append((row - one.edges[k], int(one.stream[other]), told))
+            seen[rank, k].append((row - events.edges[k], int(events.stream[other]), told))
     shared: list[Ints] = []
     for places in equal.values():
         candidates: dict[tuple[int, Wait], int] = {}
@@ -184,12 +188,12 @@ def _share_waits(ranks: Sequence[RankRows]) -> None:
         agreed: dict[int, list[Wait]] = {}
         for (position, told), stream in candidates.items():
             other = rows.others(steps, numbers, told)
-            own = (rows.first[steps] + position)[other >= 0]
+            after = (rows.first[steps] + position)[other >= 0]
             other = other[other >= 0]
-            until = (rows.end if (rows.kind[own] == SYNC).all() else rows.start)[own] + EARLY_NS
+            until = (rows.end if (rows.kind[after] == SYNC).all() else rows.start)[after] + EARLY_NS
             if (rows.stream[other] != stream).any() or (rows.end[other] > until).any():
                 continue
-            shared.append(np.stack([own, other], axis=1))
+            shared.append(np.stack([after, other], axis=1))
             agreed.setdefault(position, []).append(told)
         # What contradicts another step is kept where it was seen.
         for rank, k in places:
@@ -199,9 +203,9 @@ def _share_waits(ranks: Sequence[RankRows]) -> None:
     pairs = np.concatenate(shared)
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     cuts = np.searchsorted(pairs[:, 0], rows.base)
-    for rank, one in enumerate(ranks):
-        own = pairs[cuts[rank] : cuts[rank + 1]] - rows.base[rank]
-        one.waits = np.concatenate([one.waits, own])
+    for rank, events in enumerate(ranks):
+        shared_here = pairs[cuts[rank] : cuts[rank + 1]] - rows.base[rank]
+        events.waits = np.concatenate([events.waits, shared_here])
 
 
 def _with_seen(

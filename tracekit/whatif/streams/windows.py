@@ -57,14 +57,14 @@ def windows_of(
         stops[row["capture_id"], row["rank"]].append(
             (row["start_ns"], row["end_ns"], bool(row["is_device"]))
         )
-    found = []
+    windows = []
     room = 1.0
     for capture, ranks in sorted(spans.items()):
         window = _window(capture, ranks, table, stops, places, room)
         if window is not None:
             room -= _size(window)
-            found.append(window)
-    return found
+            windows.append(window)
+    return windows
 
 
 def _size(window: Window) -> float:
@@ -119,82 +119,84 @@ def _window(
     room: float,
 ) -> Window | None:
     common = sorted(set.intersection(*(set(s) for s in spans.values())))
-    everything = sorted({s for one in spans.values() for s in one})
+    everything = sorted({s for steps in spans.values() for s in steps})
     kept = unbroken(common, spans)
-    own = {r: table.of(capture, r) for r in spans}
-    rows = sum(len(one.launch) for one, _ in own.values())
-    calls = sum(int((one.call >= 0).sum()) for one, _ in own.values())
+    of_ranks = {r: table.of(capture, r) for r in spans}
+    rows = sum(len(ops.launch) for ops, _ in of_ranks.values())
+    calls = sum(int((ops.call >= 0).sum()) for ops, _ in of_ranks.values())
     a_step = (rows / MAX_OPERATIONS + calls / MAX_EVENTS) / max(1, len(everything))
     kept = kept[: max(1, int(max(0.0, room) / a_step))] if a_step > 0 else kept
     if not kept or room <= 0:
         return None
     begins = {r: s[kept[0]][0] for r, s in spans.items()}
     ends = {r: s[kept[-1]][1] for r, s in spans.items()}
-    inside = {r: (one.launch >= begins[r]) & (one.launch < ends[r]) for r, (one, _) in own.items()}
-    found = _calls(own, inside, table.facts)
+    inside = {
+        r: (ops.launch >= begins[r]) & (ops.launch < ends[r]) for r, (ops, _) in of_ranks.items()
+    }
+    matched = _calls(of_ranks, inside, table.facts)
     clocks = places.clocks
-    shifts = settled_clocks(found.values(), clocks, places.pairs)
-    moved = {r: shifts.get(clocks[r][0], 0) if r in clocks else 0 for r in own}
+    shifts = settled_clocks(matched.values(), clocks, places.pairs)
+    moved = {r: shifts.get(clocks[r][0], 0) if r in clocks else 0 for r in of_ranks}
     if shifts:
-        for rank, (one, _) in own.items():
-            one.move(moved[rank])
+        for rank, (ops, _) in of_ranks.items():
+            ops.move(moved[rank])
             begins[rank] += moved[rank]
             ends[rank] += moved[rank]
-        for call in found.values():
+        for call in matched.values():
             call.starts = {r: t + moved[r] for r, t in call.starts.items()}
             call.ends = {r: t + moved[r] for r, t in call.ends.items()}
         spans = {
-            r: {s: (a + moved[r], b + moved[r]) for s, (a, b) in one.items()}
-            for r, one in spans.items()
+            r: {s: (a + moved[r], b + moved[r]) for s, (a, b) in steps.items()}
+            for r, steps in spans.items()
         }
     base, previous = [], float(max(begins.values()))
     for step in kept:
         last = float(max(s[step][1] for s in spans.values()))
         base.append(last - previous)
         previous = last
-    window = Window(capture, kept, [s for s in everything if s not in kept], found, {}, base)
-    numbers = np.array(sorted(found), np.int64)
-    for rank, (one, _) in own.items():
-        one.call[~(np.isin(one.call, numbers) & inside[rank])] = -1
-        lost = inside[rank] & one.is_communication & (one.call < 0)
+    window = Window(capture, kept, [s for s in everything if s not in kept], matched, {}, base)
+    numbers = np.array(sorted(matched), np.int64)
+    for rank, (ops, _) in of_ranks.items():
+        ops.call[~(np.isin(ops.call, numbers) & inside[rank])] = -1
+        lost = inside[rank] & ops.is_communication & (ops.call < 0)
         window.unmatched_count += int(lost.sum())
-        share = _uncovered_ns(one, lost, ends[rank]) / max(1, ends[rank] - begins[rank])
+        share = _uncovered_ns(ops, lost, ends[rank]) / max(1, ends[rank] - begins[rank])
         window.unmatched_ratio = max(window.unmatched_ratio, share)
     prepared = []
-    for rank, (one, _) in own.items():
+    for rank, (ops, _) in of_ranks.items():
         waits = [
             (a + moved[rank], b + moved[rank], w) for a, b, w in stops.get((capture, rank), ())
         ]
         edges = [spans[rank][s] for s in kept]
-        prepared.append(rank_rows(rank, one, inside[rank], waits, edges, kept, found))
+        prepared.append(rank_rows(rank, ops, inside[rank], waits, edges, kept, matched))
     # Where the queue is always deep, no operation began as soon as it was launched.
     usual = min((p.latency_ns for p in prepared), default=0.0)
     for ready in prepared:
         if ready.latency_ns > CLOSE_NS:
             ready.latency_ns = min(usual, CLOSE_NS)
-    learn_waits(prepared, found)
+    learn_waits(prepared, matched)
     for ready in prepared:
         window.ranks[ready.rank] = ready.finish(places.stages.get(ready.rank))
     return window
 
 
 def _calls(
-    own: Mapping[int, tuple[Rows, int]],
+    of_ranks: Mapping[int, tuple[Rows, int]],
     inside: Mapping[int, npt.NDArray[np.bool_]],
     facts: Mapping[int, Mapping[str, Any]],
 ) -> dict[int, Call]:
     """Calls whose members are all launched, once each, within the window."""
-    found: dict[int, Call] = {}
+    calls: dict[int, Call] = {}
     sizes: dict[int, int] = {}
     twice: set[int] = set()
-    for rank, (rows, first) in own.items():
+    for rank, (rows, first) in of_ranks.items():
         for i in np.flatnonzero((rows.call >= 0) & inside[rank]).tolist():
             fact, number = facts[first + i], int(rows.call[i])
             op = str(fact["op"] or "unknown")
             is_pair = op in ("send", "recv")
-            call = found.get(number)
+            call = calls.get(number)
             if call is None:
-                call = found[number] = Call(
+                call = calls[number] = Call(
                     op="send_recv" if is_pair else op,
                     kind=str(fact["kind"] or ("pp" if is_pair else "unknown")),
                     lane=str(fact["group_id"]),
@@ -210,7 +212,7 @@ def _calls(
             call.starts[rank], call.ends[rank] = int(rows.start[i]), int(rows.end[i])
     return {
         n: c
-        for n, c in found.items()
+        for n, c in calls.items()
         if n not in twice and len(c.starts) >= max(2, sizes[n]) and sizes[n]
     }
 

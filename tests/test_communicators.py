@@ -47,7 +47,7 @@ def resolved(
 
 def test_all_members_together_name_the_group() -> None:
     found = resolved([(4, "nccl-a", 2, 1), (0, "nccl-a", 2, 0), (0, "nccl-b", 2, 0)])
-    assert set(found.found) == {(1, "nccl-a")}
+    assert set(found.by_hash) == {(1, "nccl-a")}
     one = found.by_hash[1, "nccl-a"]
     assert (one.group_id, one.members) == (group_id([0, 4]), {0: 0, 1: 4})
     group = found.applied(1, Group("nccl-a", (), "a", size=2, is_complete=False))
@@ -73,7 +73,7 @@ def test_members_may_be_numbered_in_any_order() -> None:
     ],
 )
 def test_what_contradicts_itself_or_lacks_members_stays_open(claims: list[Claim]) -> None:
-    assert resolved(claims).found == {}
+    assert resolved(claims).by_hash == {}
     assert resolved(claims).table().num_rows == 0
 
 
@@ -86,12 +86,12 @@ def test_a_listed_group_stands_in_for_members_without_an_export() -> None:
     one = resolved([(1, "nccl-a", 4, 1), (3, "nccl-a", 4, 3)], listed).by_hash[1, "nccl-a"]
     assert (one.group_id, one.name, one.members) == ("k", "5", {0: 0, 1: 1, 2: 2, 3: 3})
     # At another place in every listed group: none fits.
-    assert resolved([(1, "nccl-a", 4, 2)], listed).found == {}
+    assert resolved([(1, "nccl-a", 4, 2)], listed).by_hash == {}
 
 
 def test_of_two_listed_groups_that_fit_none_is_taken() -> None:
     listed = [Group("k", (0, 1), "5", size=2), Group("m", (0, 2), "6", size=2)]
-    assert resolved([(0, "nccl-a", 2, 0)], listed).found == {}
+    assert resolved([(0, "nccl-a", 2, 0)], listed).by_hash == {}
     # The same ranks twice: the ranks are known, the name is not.
     twins = [Group("k", (0, 1), "5", size=2), Group("k", (0, 1), "6", size=2)]
     one = resolved([(0, "nccl-a", 2, 0)], twins).by_hash[1, "nccl-a"]

@@ -168,7 +168,8 @@ def _utc(parts: list[int], fraction: str) -> int | None:
         moment = datetime(*parts, tzinfo=UTC)  # type: ignore[misc,arg-type]  # six numbers
     except ValueError:
         return None
-    return int(moment.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
+    ns = int(moment.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
+    return ns if EARLIEST_NS <= ns < LATEST_NS else None
 
 
 def says_utc(name: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from tracekit.ingest.kineto.model import CommArgs
 from tracekit.ingest.traces import names
+from tracekit.values import MAX_RANKS
 
 DTYPE_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2,
@@ -41,8 +42,6 @@ PSEUDO = {"wait"}
 """Names in metadata that are no communication."""
 
 _NO_RANK = 2**31 - 1
-MAX_GROUP = 1_000_000
-"""Largest group that is rebuilt from start and stride."""
 
 
 class Meta(NamedTuple):
@@ -69,18 +68,32 @@ class Meta(NamedTuple):
     is_async: bool | None = None
 
 
-_NUMBERS = re.compile(r"-?\d{1,18}")
+_NUMBERS = re.compile(r"-?\d+")
+_MAX_DIGITS = 18
+"""Of a number in a list: longer ones are damage, and none of them is a rank or a size."""
 
 
 def int_list(value: str | Sequence[int] | None) -> tuple[int, ...] | None:
-    """A list of numbers as the producer writes it: a list or the text of one; None if neither."""
+    """A list of numbers as the producer writes it: a list or the text of one.
+
+    None if it is neither, or holds a number that cannot be meant.
+    """
     if value is None:
         return None
     if not isinstance(value, str):
         return tuple(value)
     if not value.strip().startswith("["):
         return None
-    return tuple(int(n) for n in _NUMBERS.findall(value))
+    numbers = _NUMBERS.findall(value)
+    if any(len(n) > _MAX_DIGITS for n in numbers):
+        return None
+    return tuple(int(n) for n in numbers)
+
+
+def rank_list(value: str | Sequence[int] | None) -> tuple[int, ...] | None:
+    """Global ranks as the producer lists them; None where one cannot be a rank."""
+    listed = int_list(value)
+    return listed if listed is None or all(0 <= r < MAX_RANKS for r in listed) else None
 
 
 def group_ranks(
@@ -93,13 +106,13 @@ def group_ranks(
 
     Producers cut the list after 30 (``[0, 1, ..., 29]``); start and stride rebuild it.
     """
-    listed = int_list(ranks) or ()
+    listed = rank_list(ranks) or ()
     is_cut = isinstance(ranks, str) and "..." in ranks
     if listed and not is_cut and (size is None or size == len(listed)):
         return listed, True
-    if not size or size < 2 or size > MAX_GROUP or start is None or stride is None:
+    if not size or size < 2 or size > MAX_RANKS or start is None or stride is None:
         return (listed or None), False
-    if 0 <= start < _NO_RANK and 0 < stride < _NO_RANK:
+    if start >= 0 and stride > 0 and start + (size - 1) * stride < MAX_RANKS:
         built = tuple(range(start, start + size * stride, stride))
         if set(listed) <= set(built):
             return built, True

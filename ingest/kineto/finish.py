@@ -13,7 +13,7 @@ from tracekit.ingest.kineto.collectives import Meta
 from tracekit.ingest.kineto.links import HostComm
 from tracekit.ingest.kineto.stream import TraceStream
 from tracekit.ingest.traces import names
-from tracekit.ingest.traces.columns import int32s, ints, texts
+from tracekit.ingest.traces.columns import int32s, int_lists, ints, texts
 from tracekit.values import group_id
 
 if TYPE_CHECKING:
@@ -285,8 +285,8 @@ class Finisher:
             "in_bytes": ints([m.in_bytes for m in metas]),
             "out_bytes": ints([m.out_bytes for m in metas]),
             "message_bytes": ints([m.message_bytes for m in metas]),
-            "in_split_sizes": pa.array([m.in_split for m in metas], pa.list_(pa.int64())),
-            "out_split_sizes": pa.array([m.out_split for m in metas], pa.list_(pa.int64())),
+            "in_split_sizes": int_lists([m.in_split for m in metas], pa.int64()),
+            "out_split_sizes": int_lists([m.out_split for m in metas], pa.int64()),
             "is_async": pa.array([m.is_async for m in metas], pa.bool_()),
             "is_p2p": pa.array([names.is_point_to_point(m.op) for m in metas], pa.bool_()),
         }
@@ -403,7 +403,7 @@ class Finisher:
             for k in ("group_id", "name", "description", "backend", "comm_hash"):
                 columns[k] = texts([v[k] for v in values])
             columns["group_size"] = int32s([v["group_size"] for v in values])
-            columns["ranks"] = pa.array([v["ranks"] for v in values], pa.list_(pa.int32()))
+            columns["ranks"] = int_lists([v["ranks"] for v in values], pa.int32())
             self.sink.write("process_group", pa.table(columns))
 
     def _write_devices(self) -> None:

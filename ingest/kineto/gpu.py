@@ -8,6 +8,7 @@ metadata of collectives.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -23,7 +24,7 @@ from tracekit.ingest.kineto.frequent import ints as wide
 from tracekit.ingest.kineto.model import Event, GpuArgs
 from tracekit.ingest.kineto.rows import HeldRows, Microseconds, Names
 from tracekit.ingest.traces import names
-from tracekit.ingest.traces.columns import ids, int32s, ints, shown_names
+from tracekit.ingest.traces.columns import ids, int32s, int_lists, ints, shown_names
 from tracekit.ingest.traces.spill import Spill
 from tracekit.native import NULL
 
@@ -317,14 +318,9 @@ def _coded(codes: Any, words: tuple[str, ...]) -> pa.DictionaryArray:
 
 
 def _triples(values: list[list[int] | None]) -> pa.Array:
-    try:
-        if None not in values and set(map(len, values)) == {3}:  # type: ignore[arg-type]
+    if None not in values and set(map(len, values)) == {3}:  # type: ignore[arg-type]
+        with contextlib.suppress(pa.ArrowInvalid, OverflowError):
             flat = pa.array(list(chain.from_iterable(values)), pa.int32())  # type: ignore[arg-type]
             offsets = pa.array(np.arange(0, 3 * len(values) + 1, 3, dtype=np.int32))
             return pa.ListArray.from_arrays(offsets, flat)
-        return pa.array(values, pa.list_(pa.int32()))
-    except (pa.ArrowInvalid, OverflowError):  # one that is no grid is no reason to lose the others
-        fits = [
-            v if v is not None and all(-(2**31) <= n < 2**31 for n in v) else None for v in values
-        ]
-        return pa.array(fits, pa.list_(pa.int32()))
+    return int_lists(values, pa.int32())  # one that is no grid is no reason to lose the others

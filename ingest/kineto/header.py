@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracekit.ingest.kineto.collectives import int_list
+from tracekit.ingest.kineto.collectives import rank_list
 from tracekit.ingest.traces import names
 
 VERSION_KEYS = (
@@ -163,7 +163,7 @@ def _fill_distributed(result: Header, info: dict[str, Any]) -> None:
         if not isinstance(config, dict):
             continue
         ranks = config.get("ranks")
-        listed = int_list(ranks) if isinstance(ranks, str) or _is_ints(ranks) else None
+        listed = rank_list(ranks) if isinstance(ranks, str) or _is_ints(ranks) else None
         is_cut = isinstance(ranks, str) and "..." in ranks
         size = _int(config.get("pg_size"))
         if listed is not None and (is_cut or (size is not None and size != len(listed))):

@@ -106,3 +106,15 @@ def int32s(values: Column) -> pa.Array:
     except pa.ArrowInvalid:
         fits = [v if v is not None and -(2**31) <= v < 2**31 else None for v in wide.to_pylist()]
         return pa.array(fits, pa.int32())
+
+
+def int_lists(values: Sequence[Sequence[int] | None], type_: pa.DataType) -> pa.Array:
+    """A column of lists of integers of a type; a list with one that does not fit becomes null."""
+    try:
+        return pa.array(values, pa.list_(type_))
+    except (pa.ArrowInvalid, OverflowError):
+        limit = 1 << (type_.bit_width - 1)
+        fits = [
+            v if v is not None and all(-limit <= n < limit for n in v) else None for v in values
+        ]
+        return pa.array(fits, pa.list_(type_))

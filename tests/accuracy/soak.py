@@ -2,6 +2,7 @@
 
     python -m accuracy.soak readers --count 20000 [--seed 1]
     python -m accuracy.soak jobs --count 500 [--seed 1]
+    python -m accuracy.soak readers --damage field              hostile numbers, field by field
     python -m accuracy.soak readers --only 4711 --seed 1      one input again, with its traceback
 
 ``readers`` damages one file of any format that is known here and reads it. ``jobs`` damages one
@@ -21,6 +22,7 @@ import gzip
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -128,8 +130,9 @@ def _shown(path: Path) -> str:
 
 NUMBERS = (
     b"0", b"-1", b"99999", b"2147483647", b"2147483648", b"-2147483649", b"9223372036854775807",
-    b"9223372036854775808", b"18446744073709551615", b"1e308", b"-1e400", b"NaN", b"Infinity",
-    b"0x1F", b"1" * 400, b"4.9e-324", b'"\\ud800"', b"null", b"{}", b"[[]]", b"true", b'""',
+    b"9223372036854775808", b"18446744073709551615", b"5000000000000000000", b"1e308",
+    b"-1e400", b"NaN", b"Infinity", b"0x1F", b"1" * 400, b"4.9e-324",
+    b'"\\ud800"', b"null", b"{}", b"[[]]", b"true", b'""',
 )  # fmt: skip
 
 
@@ -212,13 +215,52 @@ def _lines(data: bytes, rng: random.Random) -> bytes:
     return b"".join(lines[:start] + block[rng.randrange(2) :] + lines[start + len(block) :])
 
 
+DIGITS = re.compile(rb"\d[\dxXeE.+-]*")
+WORDS = re.compile(rb"[A-Za-z_][A-Za-z_ ]*")
+
+
+FIELD_BYTES = 60_000
+"""Of an input, where fields are looked for."""
+
+
+def _field(data: bytes, rng: random.Random) -> bytes:
+    """The numbers of one field, some or all of them, become one hostile number.
+
+    A field is what stands before a number: the nearest word of its line, and how many commas lie
+    between, or the commas alone where a line has no word.
+    """
+    fields: dict[tuple[bytes, int], list[tuple[int, int]]] = {}
+    window = rng.randrange(max(len(data) - FIELD_BYTES, 0) + 1)
+    for found in DIGITS.finditer(data, window, window + FIELD_BYTES):
+        line = data.rfind(b"\n", max(found.start() - 1000, 0), found.start()) + 1
+        before = data[line or max(found.start() - 80, 0) : found.start()]
+        word, after = b"", 0
+        for near in WORDS.finditer(before, max(len(before) - 80, 0)):
+            word, after = near.group(), near.end()
+        fields.setdefault((word, before.count(b",", after)), []).append(found.span())
+    if not fields:
+        return _flip(data, rng)
+    spans = rng.choice(list(fields.values()))
+    if rng.random() < 0.5:
+        spans = spans[: rng.choice((1, 1, 3))]
+    value = rng.choice(NUMBERS)
+    out, at = [], 0
+    for start, end in spans:
+        out += [data[at:start], value]
+        at = end
+    return b"".join([*out, data[at:]])
+
+
 DAMAGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     _cut, _headless, _flip, _hole, _zeros, _repeat, _moved, _insert, _number, _number, _lines,
+    _field,
 )  # fmt: skip
 
 
-def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
-    """The names of what was done, and the bytes."""
+def damaged(data: bytes, rng: random.Random, only: str | None = None) -> tuple[str, bytes]:
+    """The names of what was done, and the bytes; ``only`` names the one damage to do."""
+    if only is not None:
+        return only, next(d for d in DAMAGES if d.__name__ == f"_{only}")(data, rng)
     done = []
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         if not data:
@@ -229,7 +271,7 @@ def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     return "+".join(done), data
 
 
-def read_one(samples: Sequence[Sample], number: int, seed: int) -> Iterator[str]:
+def read_one(samples: Sequence[Sample], number: int, seed: int, only: str | None) -> Iterator[str]:
     """Damage a sample and read it; what is wrong with what came of it."""
     from memory_sink import MemorySink, source_of
 
@@ -238,7 +280,7 @@ def read_one(samples: Sequence[Sample], number: int, seed: int) -> Iterator[str]
 
     rng = random.Random(f"{seed}/{number}")  # noqa: S311
     sample = rng.choice(samples)
-    what, data = damaged(sample.data, rng)
+    what, data = damaged(sample.data, rng, only)
     yield f"{sample.name} {what}"
     name = Path(sample.name).name.removesuffix(".gz")
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
@@ -320,12 +362,12 @@ def accused(folder: Path) -> tuple[set[str], list[str]]:
     return names, broken
 
 
-def diagnose_one(made: Sequence[Job], number: int, seed: int) -> Iterator[str]:
+def diagnose_one(made: Sequence[Job], number: int, seed: int, only: str | None) -> Iterator[str]:
     """Damage one file of a job and diagnose it; what is wrong with what was said."""
     rng = random.Random(f"{seed}/{number}")  # noqa: S311
     job = rng.choice(made)
     victim = rng.choice(job.files)
-    what, data = damaged(plain(victim), rng)
+    what, data = damaged(plain(victim), rng, only)
     yield f"{job.name}/{victim.name} {what}"
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         copy = Path(folder) / job.folder.name
@@ -370,7 +412,7 @@ def child(options: argparse.Namespace, simulated: Path) -> None:
             began = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, LIMIT_CPU_S[options.what])
             try:
-                lines += work(corpus, number, options.seed)
+                lines += work(corpus, number, options.seed, options.damage)
             except TooSlowError:
                 lines.append(f"over {LIMIT_CPU_S[options.what]:.0f} s of CPU")
                 lines.append(traceback.format_exc(limit=-6))
@@ -443,6 +485,7 @@ class Worker:
             numbers = f"--start {number} --stop {self.stop} --stride {self.stride}"
             command = [self.options.what, "--child", "--seed", str(self.options.seed)]
             command += [*numbers.split(), "--simulated", str(self.simulated)]
+            command += ["--damage", self.options.damage] if self.options.damage else []
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "accuracy.soak", *command], stdout=out
             )
@@ -483,6 +526,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", type=int)
+    names = sorted({d.__name__.strip("_") for d in DAMAGES})
+    parser.add_argument("--damage", choices=names, help="one kind of damage alone")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--stop", type=int, default=0, help=argparse.SUPPRESS)

@@ -763,6 +763,37 @@ def test_groups_of_more_than_30_ranks() -> None:
     assert sink.rows("collective", "group_id") == [group["group_id"]]
 
 
+HOSTILE = (-1, 2**20, 2**31, 2**63, 2**64, 10**400)
+
+
+@pytest.mark.parametrize("number", HOSTILE)
+def test_what_cannot_be_a_rank_makes_no_group(number: int) -> None:
+    members = [0, number]
+    if number < 2**63:  # the header's numbers are read one by one, the events' by their type
+        info = {
+            "rank": 0, "world_size": 2,
+            "pg_config": [{"pg_name": "0", "pg_size": 2, "ranks": members}],
+        }  # fmt: skip
+        sink = read(trace([step(1, 0, 9)], tail={"distributedInfo": info}))
+        assert [r["ranks"] for r in sink.rows("process_group")] == [None]
+    said = comm(**{"Group size": 2, "Process Group Ranks": json.dumps(members)})
+    sink = read(trace([kernel(NCCL, 20, 2, **said)]))
+    assert sink.rows("collective", "group_id", "group_size") == [(None, 2)]
+    assert [r["is_ranks_complete"] for r in sink.rows("process_group")] == [False]
+
+
+@pytest.mark.parametrize("number", HOSTILE[2:])
+def test_a_split_beyond_its_type_costs_itself(number: int) -> None:
+    split = f"[3, {number}]"
+    events = [
+        kernel(NCCL, 20 + i, 1, **comm(**{"In split size": s}))
+        for i, s in enumerate(("[3, 5]", split))
+    ]
+    sink = read(trace(events))
+    fits = [3, number] if number < 2**32 else None
+    assert [r["in_split_sizes"] for r in sink.rows("collective")] == [[3, 5], fits]
+
+
 def test_a_cut_group_is_found_by_its_name_in_the_header() -> None:
     cut = comm(**{"Group size": 40, "Process Group Ranks": "[0, 1, ..., 29]"})
     config = [

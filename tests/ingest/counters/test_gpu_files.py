@@ -405,6 +405,15 @@ def test_a_repeated_header_costs_nothing_and_a_damaged_row_costs_itself() -> Non
     assert sink.facts["status"] == "partial"
 
 
+@pytest.mark.parametrize("year", [1823, 2127, 2410, 9999])
+def test_a_damaged_year_costs_its_own_row(year: int) -> None:
+    # 9999 is beyond 64 bits of nanoseconds.
+    rows = [f"{y}/03/01 10:00:0{i}.000, 0, 350.10" for i, y in enumerate((2024, year, 2024))]
+    sink = ingest("timestamp, index, power.draw [W]\n" + "\n".join(rows) + "\n")
+    assert values(sink, "power") == [350.1, 350.1]
+    assert sink.counters["bad_time"] == 1
+
+
 HEADER = "timestamp, index, clocks_throttle_reasons.active, power.draw [W], clocks.sm [MHz]\n"
 ROW = "2024/03/01 10:00:{:02d}.000, 0, 0x0000000000000004, 350.10 W, 1980 MHz\n"
 

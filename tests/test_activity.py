@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,23 @@ from numpy.typing import NDArray
 
 import tracekit
 from soaks import soak
-from tracekit.derive.activity import MAX_P_VALUE, Readings, period_row, rhythm, stretches
+from tracekit.derive.counter_period import MAX_P_VALUE, period_of
+from tracekit.derive.rhythm import rhythm, stretches
+from tracekit.derive.signals import Readings
 from tracekit.store import Selection
 
 Floats = NDArray[np.float64]
 START_S = 1_784_601_666
 MOMENTS = tuple(np.random.default_rng(1).random(8).tolist())
 """Of an interval, in which each of eight collectors reads."""
+
+
+def period_row(
+    readings: Sequence[Readings], counter: str, ceiling: float
+) -> tuple[dict[str, Any], Floats]:
+    """A row of ``activity_period`` for one counter, and where its steps begin (s)."""
+    period = period_of(readings, counter, ceiling)
+    return period.row, period.starts
 
 
 def borders(step_s: float, length_s: float, spread: float, seed: int) -> Floats:

@@ -12,8 +12,9 @@ import telemetry
 
 import tracekit
 from soaks import soak
-from tracekit.derive.activity import Found, Readings, period_of
 from tracekit.derive.coherence import coherent
+from tracekit.derive.counter_period import CounterPeriod, period_of
+from tracekit.derive.signals import Readings
 from tracekit.derive.statements import Statement, statements
 
 ALWAYS = {"ports", "clock_offset"}
@@ -107,7 +108,7 @@ def steady(levels: Sequence[float], node: str = "n0") -> list[Readings]:
     ]
 
 
-NOTHING = Found({"verdict": "none", "counter": "sm_active", "reason": ""}, np.zeros(0))
+NOTHING = CounterPeriod({"verdict": "none", "counter": "sm_active", "reason": ""}, np.zeros(0))
 
 
 def loads(active: Sequence[float], watts: Sequence[float]) -> list[Statement]:

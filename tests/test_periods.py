@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from soaks import soak
 from tracekit import api
-from tracekit.derive.periods import UPDATE, Cell, Launches, cells
+from tracekit.derive.inferred_steps import UPDATE
+from tracekit.derive.periods import Cell, Launches, cells
 from tracekit.simulate import Request, write
 from tracekit.store import Selection
 

@@ -22,7 +22,7 @@
 -- column: strength_ratio DOUBLE : Autocorrelation at the period and at twice it, the less.
 -- column: p_value DOUBLE : How often noise of the same persistence repeats as strongly.
 -- column: attempt INTEGER : Null: attempts are known from traces only.
--- source: tracekit/derive/activity.py; its null study is a test.
+-- source: tracekit/derive/counter_period.py; its null study is a test.
 SELECT
     period.verdict,
     period.reason,

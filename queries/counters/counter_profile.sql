@@ -41,7 +41,7 @@
 -- column: periods_count BIGINT : Its repetitions in what is selected.
 -- column: period_reason VARCHAR : What the period rests on, or why there is none.
 -- column: attempt INTEGER : Null: attempts are known from traces only.
--- source: tracekit/derive/activity.py for the period.
+-- source: tracekit/derive/counter_period.py for the period.
 WITH
     -- Grouped as the samples name their GPUs, and named afterwards: a day has 100 million of them.
     sums AS (

@@ -15,7 +15,8 @@ from tracekit.derive import (
     counter_clock,
     gpus,
     history,
-    periods,
+    inferred_steps,
+    step_numbers,
 )
 from tracekit.derive import clocks as clock_offsets
 from tracekit.derive import ports as port_ends
@@ -70,10 +71,10 @@ def find_steps(given: Given, done: Done) -> Stepped:
 
     context, matched = done.of(Placed).context, done.of(Called).matched
     steps = derive_steps(given.con, context)
-    inferred = periods.infer_steps(given.con, context, steps, matched)
+    inferred = inferred_steps.infer_steps(given.con, context, steps, matched)
     if inferred is None:
         return Stepped(steps, matched)
-    calls = matched.calls.with_steps(periods.call_steps(matched, inferred))
+    calls = matched.calls.with_steps(step_numbers.call_steps(matched, inferred))
     return Stepped(pa.concat_tables([steps, inferred]), replace(matched, calls=calls))
 
 

@@ -4,8 +4,8 @@ Each statement carries the number that it rests on and what would decide what it
 says why something is slow. A layout is named only as what the numbers are compatible with: several
 layouts make the same traffic. What a number leaves between two words is not stated at all.
 
-A step's phases are those of the repetitions that ``activity`` found, on each node's own clock: a
-node is as far behind the first as its activity is, so no clock needs to be right for a fold.
+A step's phases are those of the repetitions of ``counter_period``, on each node's own clock: a node
+is as far behind the first as its activity is, so no clock needs to be right for a fold.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.derive.activity import Found, Part, Readings
 from tracekit.derive.coherence import gridded, vertex
+from tracekit.derive.counter_period import CounterPeriod, Part
+from tracekit.derive.signals import Readings
 from tracekit.wording import plural, ranges, seconds, share
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ class Folded:
     bursts_count: int
 
 
-def statements(signals: Mapping[str, Sequence[Readings]], counter_period: Found) -> list[Statement]:
+def statements(
+    signals: Mapping[str, Sequence[Readings]], counter_period: CounterPeriod
+) -> list[Statement]:
     """What there is to say; ``signals`` by canonical counter, all times from one moment."""
     said: list[Statement] = []
     gpus = list(signals.get("sm_active", ()))
@@ -239,7 +242,7 @@ def _scope(readings: Sequence[Readings]) -> str:
 # --- where in the period --------------------------------------------------------------------------
 
 
-def _independent(counter_period: Found) -> list[Statement]:
+def _independent(counter_period: CounterPeriod) -> list[Statement]:
     """Groups of devices whose periods are not the same: processes that do not wait for another."""
     periodic = [p for p in counter_period.parts if p.is_periodic]
     if counter_period.row["verdict"] == "steps" or len(periodic) < 2:
@@ -535,7 +538,7 @@ def _turns(
     gpus: Sequence[Readings],
     nodes: Sequence[str],
     offset: tuple[float, float] | None,
-    counter_period: Found,
+    counter_period: CounterPeriod,
 ) -> list[Statement]:
     """Whether two nodes work in turn: only where their clocks are known well enough."""
     import numpy as np

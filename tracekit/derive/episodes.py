@@ -1,0 +1,435 @@
+"""What stands out in a history of steps: restarts, levels, drifts, stalls.
+
+It is found robustly. Medians of blocks of lines are parted where a new level costs less than the
+spread of one (optimal partitioning, Jackson et al. 2005, squared error); a slope common to all
+levels is a drift, taken out before levels are judged. Against its level, a line that took much
+longer is a stall; stalls at one distance in steps are periodic and told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tracekit.derive import phases
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+SECOND_NS = 1_000_000_000
+DAY_NS = 86_400 * SECOND_NS
+MIN_LINES = 20
+"""Lines of a history from which on something in it can stand out."""
+WARM_LINES = 2
+"""Lines at a start that are left out: compiling, caches and the first batch are in them."""
+MIN_BLOCK_LINES = 10
+MAX_BLOCKS = 400
+"""Blocks whose medians are parted: the work grows with their square."""
+MIN_LEVEL_BLOCKS = 2
+MIN_LEVEL_RATIO = 0.02
+"""How far a level must be from its neighbour: less changes with the data or the room's warmth."""
+MIN_LEVEL_SIGMAS = 4.0
+NOISE_FLOOR_RATIO = 0.001
+"""Spread of block medians that is assumed at least: logs round their numbers."""
+MIN_DRIFT_SIGMAS = 6.0
+SLOPE_ROUNDS = 6
+MIN_DRIFT_RATIO = 0.003
+"""Growth over the whole log from which on a drift is one."""
+MIN_STALL_STEPS = 10.0
+"""Usual steps that a stall takes more."""
+MIN_STALL_NS = 30 * SECOND_NS
+"""Least time of a stall that is told by itself."""
+MIN_OUTLIER_STEPS = 0.5
+"""Usual steps that a line takes more to be one of those among which a period is looked for."""
+OUTLIER_SIGMAS = 8.0
+MIN_TIMES = 5
+"""Outliers that make a period."""
+MIN_REGULAR_RATIO = 0.8
+"""Share of the distances between outliers that must be one distance, or a few of it."""
+PERIOD_TOLERANCE = 0.02
+UNLIKE_RATIO = 4.0
+"""An outlier so many times as long as the periodic ones is no more one of them."""
+FINE_RATIO = 20.0
+"""Ticks of the log's clock in a line's time from which on single lines can be compared."""
+WORD_SIGMA = 1.4826
+"""From the median absolute deviation to the standard deviation of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of one start after another, ascending in step within a start. Times in ns."""
+
+    start: Ints
+    step: Ints
+    source: Ints
+    place: Ints
+    end: Ints
+    """-1 without a clock."""
+    count: Ints
+    """Steps since the line before; 1 for the first of a start, 0 for a bar that begins."""
+    dur: Floats
+    """Of each of these steps; nan where nothing says."""
+    wall: Floats
+    """nan for the first of a start, and without a clock."""
+    is_first: Bools
+
+
+def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list[dict[str, Any]]:
+    """Rows of ``job_episode``, by kind and step.
+
+    ``phases_of`` says for each line, by the column's name, what is logged before it.
+    """
+    import numpy as np
+
+    usual = float(np.nanmedian(lines.dur)) if np.isfinite(lines.dur).any() else np.nan
+    rows = _restarts(lines, usual)
+    warm = np.zeros(len(lines.step), bool)
+    for begin in np.flatnonzero(lines.is_first):
+        warm[begin : begin + WARM_LINES] = True
+    at = np.flatnonzero(~warm & np.isfinite(lines.dur) & (lines.dur > 0))
+    if len(at) < MIN_LINES:
+        return rows
+    series = _Series(lines, at, phases_of or {})
+    rows += series.levels() + series.stalls() + series.drifts()
+    return sorted(rows, key=lambda r: (r["kind"], r["first_step"], r["last_step"]))
+
+
+def _restarts(lines: Lines, usual: float) -> list[dict[str, Any]]:
+    import numpy as np
+
+    rows = []
+    for at in np.flatnonzero(lines.is_first)[1:]:
+        before, after = int(lines.step[at - 1]), int(lines.step[at] - lines.count[at] + 1)
+        repeated = max(0, before - after + 1)
+        ends = int(lines.end[at - 1]), int(lines.end[at])
+        gap = ends[1] - ends[0] if min(ends) >= 0 else 0
+        lost = max(0.0, gap + (repeated - 1) * usual) if np.isfinite(usual) else None
+        rows.append(
+            _row(
+                "restart",
+                after,
+                before,
+                ends,
+                lost_ns=lost,
+                usual_ns=usual,
+                repeated_count=repeated,
+            )
+        )
+    return rows
+
+
+def _row(
+    kind: str, first: int, last: int, times: tuple[int, int], **more: float | int | None
+) -> dict[str, Any]:
+    import math
+
+    row: dict[str, Any] = {
+        "kind": kind,
+        "first_step": first,
+        "last_step": last,
+        "start_ns": times[0] if times[0] >= 0 else None,
+        "end_ns": times[1] if times[1] >= 0 else None,
+    }
+    for name, value in more.items():
+        # A sum of what strangers' lines say may be beyond a column.
+        if value is not None and not math.isnan(value) and abs(value) < 2**63:
+            row[name] = value if name.endswith("ratio") else round(value)
+    return row
+
+
+class _Series:
+    """The judged lines: their levels, the common slope and what is left."""
+
+    def __init__(self, lines: Lines, at: Ints, phases_of: Mapping[str, Bools]) -> None:
+        import numpy as np
+
+        self.lines, self.at = lines, at
+        self.phases = {name: is_before[at] for name, is_before in phases_of.items()}
+        self.step, self.end, self.count = lines.step[at], lines.end[at], lines.count[at]
+        self.dur = lines.dur[at]
+        spent = self.dur * self.count
+        self.taken = np.fmax(spent, lines.wall[at])
+        """ns from the line before: what a line states may leave out what lay between."""
+        self.usual = float(np.median(self.dur))
+        self.tick = _tick(lines)
+        self.clock = np.cumsum(np.minimum(self.taken, spent + self.usual * self.count)) / DAY_NS
+        """Days of training up to the line: known without a clock, too."""
+        size = max(MIN_BLOCK_LINES, -(-len(at) // MAX_BLOCKS))
+        edges = [*range(0, len(at) - size + 1, size), len(at)]
+        self.edges = np.array(edges if len(edges) > 1 else [0, len(at)])
+        self.blocks = np.array([self._middle(a, b) for a, b in pairwise(edges)])
+        self.times = np.array([self.clock[a:b].mean() for a, b in pairwise(edges)])
+        self.sigma = max(
+            NOISE_FLOOR_RATIO * self.usual,
+            float(np.median(np.abs(np.diff(self.blocks))) * WORD_SIGMA / np.sqrt(2))
+            if len(self.blocks) > 1
+            else 0.0,
+        )
+        self.slope, self.slope_sigmas = self._fitted()
+        trend = self.slope * self.times if abs(self.slope_sigmas) >= MIN_DRIFT_SIGMAS else 0.0
+        self.parts = self._merged(self._parted(self.blocks - trend), self.blocks - trend)
+        self.level = np.empty(len(at))
+        for first, last in self._bounds():
+            self.level[first:last] = np.median(self.dur[first:last])
+
+    def _middle(self, first: int, last: int) -> float:
+        """What a step usually takes in a block of lines."""
+        import numpy as np
+
+        if self.usual * float(np.median(self.count)) >= FINE_RATIO * self.tick:
+            return float(np.median(self.dur[first:last]))
+        # Whole seconds of a clock: single lines say 0 or 1, only their mean says more.
+        clipped = np.minimum(self.dur[first:last], 2 * self.usual)
+        return float(np.average(clipped, weights=self.count[first:last]))
+
+    def _parted(self, values: Floats) -> list[int]:
+        """Where levels begin, 0 first: the partition of least squared error and penalties."""
+        import numpy as np
+
+        total = len(values)
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        squares = np.concatenate([[0.0], np.cumsum(values**2)])
+        penalty = 2 * MIN_LEVEL_SIGMAS * self.sigma**2 * np.log(max(total, 2))
+        best = np.full(total + 1, np.inf)
+        best[0] = -penalty
+        last = np.zeros(total + 1, int)
+        for end in range(MIN_LEVEL_BLOCKS, total + 1):
+            begins = np.arange(0, end - MIN_LEVEL_BLOCKS + 1)
+            length = end - begins
+            cost = squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / length
+            costs = best[begins] + cost + penalty
+            last[end] = int(np.argmin(costs))
+            best[end] = costs[last[end]]
+        starts, end = [], total
+        while end > 0:
+            end = int(last[end])
+            starts.append(end)
+        return starts[::-1]
+
+    def _merged(self, starts: list[int], values: Floats) -> list[int]:
+        """Without levels that are hardly unlike the one before."""
+        import numpy as np
+
+        starts = list(starts)
+        least = max(MIN_LEVEL_RATIO * self.usual, MIN_LEVEL_SIGMAS * self.sigma)
+        while len(starts) > 1:
+            ends = [*starts[1:], len(values)]
+            middles = [np.median(values[a:b]) for a, b in zip(starts, ends, strict=True)]
+            apart = np.abs(np.diff(middles))
+            nearest = int(np.argmin(apart))
+            if apart[nearest] >= least:
+                break
+            del starts[nearest + 1]
+        return starts
+
+    def _fitted(self) -> tuple[float, float]:
+        """The slope that levels share. Of a slope that is still in the values levels take a part,
+        so it is sought again in what the last one left."""
+        slope = 0.0
+        for _ in range(SLOPE_ROUNDS):
+            further, _ = self._slope(self._parted(self.blocks - slope * self.times), slope)
+            slope += further
+        _, sigmas = self._slope(self._parted(self.blocks - slope * self.times), 0.0)
+        return slope, sigmas
+
+    def _slope(self, starts: list[int], known: float) -> tuple[float, float]:
+        """Growth of the step in ns a day within levels beyond what is known, and in how many
+        standard errors."""
+        import numpy as np
+
+        ends = [*starts[1:], len(self.blocks)]
+        slopes, left, squares = [], [], 0.0
+        for first, last in zip(starts, ends, strict=True):
+            times, values = self.times[first:last], self.blocks[first:last]
+            values = values - known * times
+            i, j = np.triu_indices(len(times), 1)
+            if len(i):
+                slopes.append((values[j] - values[i]) / (times[j] - times[i]))
+            squares += float(((times - times.mean()) ** 2).sum())
+        if not slopes or squares == 0:
+            return 0.0, 0.0
+        slope = float(np.median(np.concatenate(slopes)))
+        for first, last in zip(starts, ends, strict=True):
+            rest = self.blocks[first:last] - (known + slope) * self.times[first:last]
+            left.append(rest - np.median(rest))
+        rest = np.concatenate(left)
+        spread = max(WORD_SIGMA * float(np.median(np.abs(rest))), self.sigma / 2)
+        # Neighbours that resemble each other tell less than as many that do not.
+        like = float(np.clip((rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-9), 0, 0.95))
+        error = spread / np.sqrt(squares) * np.sqrt((1 + like) / (1 - like))
+        return slope, slope / error
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        """First and last line of each level: the line at which it changes, not its block."""
+        import numpy as np
+
+        cuts = [0]
+        for part in self.parts[1:]:
+            low, high = (
+                int(self.edges[part - 1]),
+                int(self.edges[min(part + 1, len(self.edges) - 1)]),
+            )
+            before = np.median(self.dur[int(self.edges[max(part - 2, 0)]) : int(self.edges[part])])
+            after = np.median(self.dur[int(self.edges[part]) : high])
+            near = self.dur[low:high]
+            costs = np.cumsum(np.abs(near - before) - np.abs(near - after))
+            cuts.append(max(cuts[-1] + 1, low + int(np.argmin(costs)) + 1))
+        return list(zip(cuts, [*cuts[1:], len(self.at)], strict=True))
+
+    def _times(self, first: int, last: int) -> tuple[int, int]:
+        """When lines ``first`` to ``last`` (both in) began and ended."""
+        end = int(self.end[last])
+        wall = self.lines.wall[self.at[first]]
+        begin = int(self.end[first])
+        return (begin - int(wall) if begin >= 0 and wall == wall else begin), end
+
+    def levels(self) -> list[dict[str, Any]]:
+        """Stretches whose steps take longer, or less long, than those of most of the time."""
+        import numpy as np
+
+        bounds = self._bounds()
+        spans = [float(self.taken[a:b].sum()) for a, b in bounds]
+        usual = float(np.median(self.dur[slice(*bounds[int(np.argmax(spans))])]))
+        rows = []
+        for first, last in bounds:
+            level = float(np.median(self.dur[first:last]))
+            if abs(level - usual) < MIN_LEVEL_RATIO * usual:
+                continue
+            before, steps, rest = (
+                int(self.count[a:b].sum()) for a, b in ((0, first), (first, last), (last, None))
+            )
+            begin_ns, end_ns = self._times(first, last - 1)
+            last_step = int(self.step[last - 1])
+            if level < usual and before <= steps and rest:
+                # What a job begins with is no faster stretch of it: all steps behind take longer,
+                # also where these are most of them, and so the usual ones.
+                rows.append(
+                    _row(
+                        "risen",
+                        last_step + 1,
+                        int(self.step[-1]),
+                        (end_ns, int(self.end[-1])),
+                        dur_ns=usual,
+                        usual_ns=level,
+                        lost_ns=(usual - level) * rest,
+                    )
+                )
+                continue
+            rows.append(
+                _row(
+                    "slow" if level > usual else "fast",
+                    int(self.step[first] - self.count[first] + 1),
+                    last_step,
+                    (begin_ns, end_ns),
+                    dur_ns=level,
+                    usual_ns=usual,
+                    lost_ns=(level - usual) * steps,
+                )
+            )
+        return rows
+
+    def drifts(self) -> list[dict[str, Any]]:
+        """The slope that all levels share, where it is one."""
+        span = float(self.times[-1] - self.times[0])
+        grown = self.slope * span
+        is_sure = abs(self.slope_sigmas) >= MIN_DRIFT_SIGMAS
+        if not is_sure or abs(grown) < MIN_DRIFT_RATIO * self.usual:
+            return []
+        return [
+            _row(
+                "drift",
+                int(self.step[0]),
+                int(self.step[-1]),
+                self._times(0, len(self.at) - 1),
+                dur_ns=self.usual,
+                usual_ns=self.usual,
+                lost_ns=max(0.0, grown / 2 * float(self.count.sum())),
+                per_day_ratio=self.slope / self.usual,
+            )
+        ]
+
+    def stalls(self) -> list[dict[str, Any]]:
+        """Lines that took much longer: one by one, or as a period."""
+        import numpy as np
+
+        excess = self.taken - self.level * self.count
+        spread = WORD_SIGMA * float(np.median(np.abs(excess - np.median(excess))))
+        least = max(MIN_OUTLIER_STEPS * self.usual, OUTLIER_SIGMAS * spread, 3 * self.tick)
+        outliers = np.flatnonzero(excess >= least)
+        rows: list[dict[str, Any]] = []
+        period = self._period(outliers, excess)
+        limit = max(MIN_STALL_STEPS * self.usual, float(MIN_STALL_NS), least)
+        if period is not None:
+            rows.append(period)
+            limit = max(limit, UNLIKE_RATIO * float(np.median(excess[outliers])))
+        long = np.flatnonzero(excess >= limit)
+        if not len(long):
+            return rows
+        for run in np.split(long, np.flatnonzero(np.diff(long) > 1) + 1):
+            first, last = int(run[0]), int(run[-1])
+            steps = int(self.count[first : last + 1].sum())
+            rows.append(
+                _row(
+                    "stall",
+                    int(self.step[first] - self.count[first] + 1),
+                    int(self.step[last]),
+                    self._times(first, last),
+                    dur_ns=float(self.taken[first : last + 1].sum()) / steps,
+                    usual_ns=float(np.median(self.level[first : last + 1])),
+                    lost_ns=float(excess[first : last + 1].sum()),
+                    **phases.beside(self.phases, run),
+                )
+            )
+        return rows
+
+    def _period(self, outliers: Ints, excess: Floats) -> dict[str, Any] | None:
+        import numpy as np
+
+        if len(outliers) < MIN_TIMES:
+            return None
+        outliers = outliers[excess[outliers] < UNLIKE_RATIO * np.median(excess[outliers])]
+        distances = np.diff(self.step[outliers])
+        period = float(np.median(distances))
+        per_line = float(np.median(self.count))
+        if period < 2 * per_line:
+            return None
+        off = np.abs(distances - np.maximum(1, np.rint(distances / period)) * period)
+        is_regular = off <= max(per_line, PERIOD_TOLERANCE * period)
+        if is_regular.mean() < MIN_REGULAR_RATIO:
+            return None
+        first, last = int(outliers[0]), int(outliers[-1])
+        return _row(
+            "periodic",
+            int(self.step[first]),
+            int(self.step[last]),
+            self._times(first, last),
+            dur_ns=float(np.median(self.taken[outliers] / self.count[outliers])),
+            usual_ns=self.usual,
+            lost_ns=float(excess[outliers].sum()),
+            period_count=period,
+            times_count=len(outliers),
+            **phases.beside(self.phases, outliers),
+        )
+
+
+def _tick(lines: Lines) -> float:
+    """The clock's step in ns: a second where all times are whole ones; 0 for stated durations."""
+    import numpy as np
+
+    wall = lines.wall[np.isfinite(lines.wall)]
+    known = np.isfinite(lines.dur) & np.isfinite(lines.wall)
+    if not len(wall) or not np.array_equal(
+        lines.dur[known] * lines.count[known], lines.wall[known]
+    ):
+        return 0.0
+    for tick in (SECOND_NS, SECOND_NS // 1000):
+        if not np.any(wall % tick):
+            return float(tick)
+    return 0.0

@@ -1,0 +1,185 @@
+"""Rows of ``step`` for sources that mark none: what was launched, and when its steps began."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracekit.derive.periods import Cell, Launches, cells
+from tracekit.derive.step_numbers import align
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from tracekit.derive.matching import Matched
+
+FIRST_NS = 1_000
+"""A first step begins this long before its first launch, as those of markers begin before it."""
+
+UPDATE = re.compile(
+    r"(?i)adam|lamb(?!da)|(?<![a-z])sgd|adagrad|adafactor|rmsprop|(?<![a-z])(?:lion|muon)(?![a-z])"
+    r"|optimizer|addcdiv|multi_tensor_apply.*(?:PointwiseOp|TernaryOp)"
+)
+"""Kernels of optimizers: fused ones by their names, others by the division that ends Adam."""
+
+_LAUNCHES = """
+WITH calls AS (
+    SELECT gpu_op_place AS place,
+           coalesce(op, '?') || '/' || coalesce(group_id, 'stream ' || stream, '?') AS call,
+           message_bytes
+    FROM collective WHERE source_id = $source_id AND gpu_op_place IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY gpu_op_place ORDER BY place) = 1
+), updates AS (
+    SELECT DISTINCT start_ns, start_ns + dur_ns AS end_ns FROM annotation
+    WHERE source_id = $source_id AND NOT coalesce(is_gpu_twin, false)
+      AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
+      AND regexp_matches(name, '^Optimizer[.]step\\b')
+)
+SELECT g.place, g.launch_start_ns AS at, coalesce(g.launch_end_ns, g.launch_start_ns) AS done,
+       g.start_ns, g.start_ns + g.dur_ns AS end_ns, coalesce(g.name, '') AS name,
+       coalesce(g.launch_thread, -1) AS thread, coalesce(g.copy_kind = 'HtoD', false) AS is_input,
+       coalesce(g.class = 'compute', false) AS is_compute,
+       coalesce(g.launch_start_ns < u.end_ns, false) AS is_in_update,
+       coalesce(c.call, '') AS call, coalesce(c.call || '/' || c.message_bytes, '') AS sized_call
+FROM gpu_op g
+LEFT JOIN calls c USING (place)
+ASOF LEFT JOIN updates u ON g.launch_start_ns >= u.start_ns
+WHERE g.source_id = $source_id AND g.launch_start_ns IS NOT NULL
+  AND g.start_ns IS NOT NULL AND g.dur_ns IS NOT NULL
+"""
+
+
+def infer_steps(
+    con: duckdb.DuckDBPyConnection,
+    context: pa.Table,
+    marked: pa.Table,
+    matched: Matched,
+) -> pa.Table | None:
+    """Rows of ``step`` for the sources that mark none; None where there are none.
+
+    ``context``: source_id, attempt, rank, capture_id; ``marked``: the steps of markers. Equal
+    steps have equal numbers on all ranks, which ``matched`` collectives tell.
+    """
+    known: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in marked.to_pylist():
+        known[row["source_id"]].append(row)
+    placed = {
+        row["source_id"]: (row["attempt"], row["capture_id"], row["rank"])
+        for row in context.to_pylist()
+        if row["rank"] is not None
+    }
+    steps: dict[int, list[dict[str, Any]]] = {}
+    for source_id in sorted(placed.keys() - known.keys()):
+        launches = _read(con, source_id)
+        listed = _rows(launches, source_id, cells(launches))
+        if listed:
+            steps[source_id] = listed
+    if not steps:
+        return None
+    align(steps, known, placed, matched)
+    kept: dict[tuple[int, int, int, int], dict[str, Any]] = {}
+    for source_id, listed in steps.items():
+        attempt, capture, rank = placed[source_id]
+        for row in listed:
+            row |= {"attempt": attempt, "capture_id": capture, "rank": rank}
+            # A second source of a rank in one capture may show the same step again.
+            kept.setdefault((attempt, rank, capture, row["step"]), row)
+    rows = [kept[k] for k in sorted(kept)]
+    return _table(rows)
+
+
+def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
+    import numpy as np
+
+    rows = con.sql(_LAUNCHES, params={"source_id": source_id}).to_arrow_table()
+    # Not ORDER BY: a run's connections do not keep the order of what they hand over.
+    keys = [rows[c].to_numpy() for c in ("place", "start_ns", "at")]
+    rows = rows.take(np.lexsort(keys)) if len(rows) else rows
+    names = rows["name"].combine_chunks().dictionary_encode()
+    codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    listed = names.dictionary.to_pylist()
+    by_range = rows["is_in_update"].to_numpy(zero_copy_only=False)
+    is_by_range = bool(by_range.any())
+    named = np.array([bool(UPDATE.search(n)) for n in listed], np.bool_)
+    update = by_range if is_by_range else named[codes] if len(listed) else by_range
+    calls = []
+    for column in ("sized_call", "call"):
+        encoded = rows[column].combine_chunks().dictionary_encode()
+        values = encoded.dictionary.to_pylist()
+        number = np.array([0 if v == "" else i + 1 for i, v in enumerate(values)], np.int64)
+        at = encoded.indices.to_numpy(zero_copy_only=False)
+        calls.append(number[at] if len(values) else np.zeros(0, np.int64))
+    if (calls[0] != 0).sum() != (calls[1] != 0).sum():
+        calls = calls[1:]  # sizes of some are unknown
+    return Launches(
+        at=rows["at"].to_numpy(),
+        done=rows["done"].to_numpy(),
+        start=rows["start_ns"].to_numpy(),
+        end=rows["end_ns"].to_numpy(),
+        name=codes,
+        thread=rows["thread"].to_numpy(),
+        is_input=rows["is_input"].to_numpy(zero_copy_only=False),
+        is_compute=rows["is_compute"].to_numpy(zero_copy_only=False),
+        is_update=update,
+        calls=tuple(calls),
+        is_by_range=is_by_range,
+    )
+
+
+def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One step follows another without a gap: waiting for input belongs to the step after it."""
+    rows = []
+    for cell in cells:
+        first, last = cell.first, cell.last
+        start = int(launches.at[0]) - FIRST_NS if first == 0 else _border(launches, first)
+        end = _border(launches, last + 1)
+        rows.append(
+            {
+                "source_id": source_id,
+                "step": cell.number,
+                "file_step": cell.number,
+                "start_ns": start,
+                "end_ns": end,
+                "dur_ns": end - start,
+                "gpu_start_ns": int(launches.start[first : last + 1].min()),
+                "gpu_end_ns": int(launches.end[first : last + 1].max()),
+                "is_partial": False,
+                "step_source": "optimizer" if launches.is_by_range else "period",
+            }
+        )
+    return rows
+
+
+def _border(launches: Launches, following: int) -> int:
+    """Between a launch and the one before it: at the end of that call, where it ended by then.
+
+    Threads may launch at the same moment; then it is in the middle of the two starts, so that
+    rounding on another clock moves no launch across.
+    """
+    before = int(launches.done[following - 1])
+    if following == len(launches):
+        return max(before, int(launches.at[-1]) + 1)
+    at = int(launches.at[following])
+    since = int(launches.at[following - 1])
+    return before if since < before < at else (since + at + 1) // 2
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows of ``step``, with the warm-up of each capture."""
+    import pyarrow as pa
+
+    from tracekit.derive.steps import warm_steps
+    from tracekit.schema import table
+
+    longest: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    for row in rows:
+        capture = longest[row["attempt"], row["capture_id"]]
+        capture[row["step"]] = max(capture.get(row["step"], 0), row["dur_ns"])
+    warm = warm_steps(longest)
+    for row in rows:
+        row["is_warmup"] = (row["attempt"], row["capture_id"], row["step"]) in warm
+    schema = table("step").arrow_schema()
+    return pa.table([pa.array([r.get(f.name) for r in rows], f.type) for f in schema], schema)

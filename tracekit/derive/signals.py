@@ -1,0 +1,236 @@
+"""Counters of devices that may show the work's rhythm, and their readings on the job's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from tracekit.derive.coherence import gridded
+from tracekit.derive.readings import Clocks, forward
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MAX_SPAN_S = 7_200
+"""Only the last part of the readings is looked at: a step takes seconds to minutes."""
+MAX_GPUS = 64
+MAX_POINTS = 2_000_000
+"""Readings of one counter that are looked at."""
+MIN_COVERED = 0.8
+"""Share of the time that readings must cover."""
+MIN_TRAFFIC = 20e6
+"""Least standard deviation of traffic to speak of, bytes/s: a heartbeat or a scrape is less."""
+
+
+class Signal(NamedTuple):
+    """A counter that may show the work's period."""
+
+    name: str
+    least_spread: float
+    """Standard deviation (ratio, W, bytes/s) below which it does not vary."""
+    is_mean: bool = True
+    """Whether a reading is the mean over its interval; power is read at a moment."""
+    is_total: bool = False
+    """Whether it counts up, so that what it grew by is the mean."""
+    scale: float = 1.0
+    """What a unit of the total is of the mean's unit, a second."""
+    is_port: bool = False
+
+
+SIGNALS = {
+    "sm_active": Signal("SM activity", 0.02),
+    "tensor_active": Signal("tensor activity", 0.02),
+    "energy": Signal("power (energy counter)", 5.0, is_total=True, scale=1e-3),
+    "nvlink_tx": Signal("NVLink traffic sent", MIN_TRAFFIC),
+    "nvlink_rx": Signal("NVLink traffic received", MIN_TRAFFIC),
+    "tx_bytes": Signal("network traffic sent", MIN_TRAFFIC, is_total=True, is_port=True),
+    "tx_rate": Signal("network traffic sent", MIN_TRAFFIC, is_port=True),
+    "rx_bytes": Signal("network traffic received", MIN_TRAFFIC, is_total=True, is_port=True),
+    "rx_rate": Signal("network traffic received", MIN_TRAFFIC, is_port=True),
+    "pcie_tx": Signal("PCIe traffic out of GPUs", MIN_TRAFFIC),
+    "pcie_rx": Signal("PCIe traffic into GPUs", MIN_TRAFFIC),
+    "power": Signal("power", 5.0, is_mean=False),
+}
+"""By canonical name, those first whose period is most surely the work's."""
+ACTIVE = 1.0
+"""What a share of activity can swing by."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """One counter of one GPU, or of one port."""
+
+    gpu: str
+    """Unlike any other's."""
+    times: Floats
+    """s since the first reading of all, ascending."""
+    values: Floats
+    node: str = ""
+    device: str = ""
+
+    def between(self, first: float, last: float) -> Readings:
+        """Those from one moment to another, both included."""
+        inside = (self.times >= first) & (self.times <= last)
+        return replace(self, times=self.times[inside], values=self.values[inside])
+
+
+_GPU_READINGS = """
+SELECT source_id, node, coalesce(device_id, 'GPU ' || nvml_index) AS device, counter, time_ns,
+       place, coalesce(value, counted) AS value
+FROM gpu_sample
+WHERE coalesce(device_id, CAST(nvml_index AS VARCHAR)) IS NOT NULL
+      AND NOT coalesce(contains(device_id, '/'), false)
+"""
+_PORT_READINGS = """
+SELECT source_id, node, port AS device, counter, time_ns, place, coalesce(value, counted) AS value
+FROM net_sample
+WHERE port IS NOT NULL AND priority IS NULL AND queue IS NULL AND lane IS NULL
+"""
+
+
+def read(
+    con: duckdb.DuckDBPyConnection, clocks: Clocks, counter: str, most: int = MAX_POINTS
+) -> tuple[list[Readings], int]:
+    """The readings of the last two hours by GPU, and the moment (epoch ns) that times count from.
+
+    A counter that counts up becomes its mean rate between two readings (energy: power in W), at
+    the middle between them. Where ports are read, each is one.
+    """
+    import numpy as np
+
+    if not clocks.hosts:
+        return [], 0
+    signal = SIGNALS[counter]
+    selected = _PORT_READINGS if signal.is_port else _GPU_READINGS
+    ((last,),) = con.execute(
+        f"SELECT max(time_ns) FROM ({selected}) "  # noqa: S608  # one of two constants
+        "WHERE counter = ? AND list_contains(?, source_id)",
+        [counter, sorted(clocks.hosts)],
+    ).fetchall()
+    if last is None:
+        return [], 0
+    rows = con.sql(
+        f"""
+        SELECT source_id, concat_ws(chr(31), coalesce(node, ''), device) AS device, time_ns, value
+        FROM ({selected})
+        WHERE counter = $counter AND list_contains($sources, source_id) AND time_ns > $since_ns
+        ORDER BY time_ns DESC, source_id, place LIMIT $most
+        """,  # noqa: S608  # one of two constants
+        params={
+            "counter": counter,
+            "sources": sorted(clocks.hosts),
+            "since_ns": last - MAX_SPAN_S * 10**9 - clocks.widest_ns,
+            "most": most,
+        },
+    ).to_arrow_table()
+    if not len(rows):
+        return [], 0
+    sources = rows["source_id"].to_numpy()
+    moved = clocks.moved(rows["time_ns"].to_numpy(), sources)
+    origin_ns = max(int(moved.min()), int(moved.max()) - MAX_SPAN_S * 10**9)
+    times = (moved - origin_ns) / 1e9
+    values = rows["value"].to_numpy(zero_copy_only=False).astype(float)
+    # Two files of unknown machines may each have a GPU 0: names join within a host. There are
+    # millions of readings and few names, so a text is made once a name and never once a reading.
+    encoded = rows["device"].combine_chunks().dictionary_encode()
+    pairs, which = np.unique(
+        sources.astype(np.int64) * len(encoded.dictionary) + encoded.indices.to_numpy(),
+        return_inverse=True,
+    )
+    named = [divmod(p, len(encoded.dictionary)) for p in pairs.tolist()]
+    listed = [
+        "\x1f".join((clocks.hosts[s] or f"source {s}", str(encoded.dictionary[g])))
+        for s, g in named
+    ]
+    names, of_pair = np.unique(np.array(listed), return_inverse=True)
+    codes = of_pair[which]
+    readings = []
+    for code, name in enumerate(names.tolist()[:MAX_GPUS]):
+        at = np.flatnonzero((codes == code) & (times >= 0))
+        at = at[forward(times[at])]
+        own_times, own_values = times[at], values[at]
+        if signal.is_total:
+            own_times, own_values = _rates(own_times, own_values, signal.scale)
+        if len(own_times) > 1:
+            host, node, device = name.split("\x1f", 2)
+            readings.append(Readings(name, own_times, own_values, node or host, device))
+    return readings, origin_ns
+
+
+def _rates(times: Floats, totals: Floats, scale: float) -> tuple[Floats, Floats]:
+    """Mean growth a second between readings of a counter; a reset is no interval."""
+    import numpy as np
+
+    grown, spans = np.diff(totals), np.diff(times)
+    good = grown >= 0
+    return (times[1:] - spans / 2)[good], (scale * grown / spans)[good]
+
+
+def ceiling(con: duckdb.DuckDBPyConnection, counter: str) -> float:
+    """What a reading can swing by: 1 for a share, the highest power that is known; else no end."""
+    if counter in ("sm_active", "tensor_active"):
+        return ACTIVE
+    if counter not in ("energy", "power"):
+        return float("inf")
+    ((most,),) = con.execute(
+        "SELECT max(value) FROM gpu_sample WHERE counter IN ('power', 'power_limit')"
+    ).fetchall()
+    return float(most) if most is not None else float("inf")
+
+
+def moving_of(readings: Sequence[Readings], counter: str) -> list[Readings]:
+    """Those that vary enough to speak of."""
+    import numpy as np
+
+    return [r for r in readings if float(np.std(r.values)) >= SIGNALS[counter].least_spread]
+
+
+def interval_s(readings: Sequence[Readings]) -> float | None:
+    """The usual time between readings, or between their changes where they repeat themselves.
+
+    An exporter that is asked more often than it reads answers the same again.
+    """
+    import numpy as np
+
+    intervals = []
+    for gpu in readings:
+        gaps = np.diff(gpu.times)
+        changes = int((np.diff(gpu.values) != 0).sum())
+        # A device that idles reads nothing again and again, and was read each time.
+        idle = int(((gpu.values[1:] == 0) & (gpu.values[:-1] == 0)).sum())
+        if len(gaps) and changes:
+            usual = float(np.median(gaps))
+            repeats = (len(gaps) - idle) / changes
+            intervals.append(usual * (repeats if repeats >= 1.5 else 1.0))
+    return float(np.median(intervals)) if intervals else None
+
+
+def together(readings: Sequence[Readings], interval: float) -> tuple[Floats, Floats]:
+    """The mean of standardised readings on a regular grid: the stretch that most GPUs cover."""
+    import numpy as np
+
+    grid, rows, seen = standardised(readings, interval)
+    covered = float(seen.any(axis=0).mean()) if len(grid) else 0.0
+    count = seen.sum(axis=0)
+    mean = np.divide(rows.sum(axis=0), count, out=np.zeros(len(grid)), where=count > 0)
+    return (grid, mean) if covered >= MIN_COVERED else (grid[:0], mean[:0])
+
+
+def standardised(
+    readings: Sequence[Readings], interval: float
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """A grid, the standardised readings on it (zero where nobody read), and where they were."""
+    import numpy as np
+
+    low = float(np.median([r.times[0] for r in readings]))
+    high = float(np.median([r.times[-1] for r in readings]))
+    grid = np.arange(low, high, interval)
+    # A reading is worth an interval on both sides: a gap is no line between its ends.
+    scaled = [(r.values - r.values.mean()) / float(np.std(r.values)) for r in readings]
+    rows, seen = gridded([r.times for r in readings], scaled, grid, interval)
+    return grid, np.where(seen, rows, 0.0), seen

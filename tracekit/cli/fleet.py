@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+from collections.abc import Iterable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -177,51 +178,56 @@ class NightFormat(StrEnum):
     json = "json"
 
 
+NightDateOpt = Annotated[
+    str | None, typer.Option("--date", metavar="D", help="Only runs of this date (UTC).")
+]
+NightSinceOpt = Annotated[
+    str | None, typer.Option("--since", metavar="D", help="Only runs of this date or later.")
+]
+NightFormatOpt = Annotated[NightFormat, typer.Option("--format", help="How the night is written.")]
+FailOnNewOpt = Annotated[
+    FailOn | None,
+    typer.Option("--fail-on", help="Exit 1 where something new is of this severity or above."),
+]
+StrictOpt = Annotated[bool, typer.Option("--strict", help="Exit 2 where a run failed.")]
+NotifyOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--notify-command", metavar="CMD", help="Gets the night on stdin; started without a shell."
+    ),
+]
+OpenMetricsOpt = Annotated[
+    Path | None,
+    typer.Option(
+        "--openmetrics",
+        metavar="F",
+        help="Replace F: four weeks, or since --since, with timestamps.",
+    ),
+]
+TextfileOpt = Annotated[
+    Path | None,
+    typer.Option("--textfile", metavar="F", help="Replace F: the night, for node-exporter."),
+]
+PriceOpt = Annotated[
+    str | None,
+    typer.Option("--gpu-hour-price", metavar="PRICE", help="Losses in money too, as at 2.10EUR."),
+]
+
+
 def rollup(
     lake: LakeArg,
-    date: Annotated[
-        str | None, typer.Option("--date", metavar="D", help="Only runs of this date (UTC).")
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="D", help="Only runs of this date or later.")
-    ] = None,
+    date: NightDateOpt = None,
+    since: NightSinceOpt = None,
     dry_run: DryOpt = False,
-    format_: Annotated[
-        NightFormat, typer.Option("--format", help="How the night is written.")
-    ] = NightFormat.text,
+    format_: NightFormatOpt = NightFormat.text,
     output: o.OutputOpt = None,
     force: o.ForceOpt = False,
-    fail_on: Annotated[
-        FailOn | None,
-        typer.Option("--fail-on", help="Exit 1 where something new is of this severity or above."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 2 where a run failed.")] = False,
-    notify_command: Annotated[
-        str | None,
-        typer.Option(
-            "--notify-command",
-            metavar="CMD",
-            help="Gets the night on stdin; started without a shell.",
-        ),
-    ] = None,
-    openmetrics: Annotated[
-        Path | None,
-        typer.Option(
-            "--openmetrics",
-            metavar="F",
-            help="Replace F: four weeks, or since --since, with timestamps.",
-        ),
-    ] = None,
-    textfile: Annotated[
-        Path | None,
-        typer.Option("--textfile", metavar="F", help="Replace F: the night, for node-exporter."),
-    ] = None,
-    price: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu-hour-price", metavar="PRICE", help="Losses in money too, as at 2.10EUR."
-        ),
-    ] = None,
+    fail_on: FailOnNewOpt = None,
+    strict: StrictOpt = False,
+    notify_command: NotifyOpt = None,
+    openmetrics: OpenMetricsOpt = None,
+    textfile: TextfileOpt = None,
+    price: PriceOpt = None,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
     scheduler: o.SchedulerOpt = None,
@@ -234,18 +240,14 @@ def rollup(
     The same night again changes nothing; after a kill the next call goes on.
     """
     from tracekit.cluster import cluster_of
-    from tracekit.findings import Severity
     from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
     from tracekit.fleet.rollup import rolled_up
-    from tracekit.fleet.store import FleetStore, check_installed
+    from tracekit.fleet.store import FleetStore
     from tracekit.runs import available_cpus
 
     del log_format
-    check_installed()
-    check_target(output, force)
-    for path in (openmetrics, textfile):
-        check_target(path, True)
+    _check_before_rollup(output, force, (openmetrics, textfile))
     if date is not None and since is not None:
         raise UsageError("--date and --since exclude each other", hint="--since 2026-07-21")
     command = _words(notify_command)
@@ -278,10 +280,26 @@ def rollup(
     _log_counts(rolled, day)
     text = _written(night, format_, opened_lake)
     write_text(text, output)
-    if openmetrics is not None or textfile is not None:
-        _write_metrics(store, night, since, openmetrics, textfile)
+    _write_metrics(store, night, since, openmetrics, textfile)
     if command:
         _notify(command, text)
+    return _exit_status(night, rolled, strict, fail_on)
+
+
+def _check_before_rollup(output: Path | None, force: bool, replaced: Iterable[Path | None]) -> None:
+    """UsageError or StoreError for what a night must not find out in the morning."""
+    from tracekit.fleet.store import check_installed
+
+    check_installed()
+    check_target(output, force)
+    for path in replaced:
+        check_target(path, True)
+
+
+def _exit_status(night: Night, rolled: Rolled, strict: bool, fail_on: FailOn | None) -> int:
+    """2 where a run failed and ``--strict`` asks, 1 where something new is as severe as asked."""
+    from tracekit.findings import Severity
+
     if strict and rolled.failed:
         fail(f"--strict, and {len(rolled.failed)} runs failed")
         return 2

@@ -9,8 +9,8 @@ import pytest
 
 from tracekit import reliability
 from tracekit.findings import Confidence, benched
-from tracekit.report import text
 from tracekit.report.build import build_report
+from tracekit.report.finding_words import bench_words
 from tracekit.rules import RULES
 
 MakeJob = Callable[..., Any]
@@ -69,7 +69,7 @@ def test_a_report_quotes_it(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) 
     assert report.findings
     for finding in report.findings:
         assert finding.confidence.bench_precision == pytest.approx(0.75)
-        assert text.bench_words(finding) == "right in 30 of 40 such findings on simulated jobs"
+        assert bench_words(finding) == "right in 30 of 40 such findings on simulated jobs"
     assert "accuracy bench: right in 30 of 40" in report.to_text(everything=True)
 
 

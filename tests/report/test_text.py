@@ -15,16 +15,12 @@ import pytest
 
 from tracekit.findings import BudgetPart, Evidence, Severity
 from tracekit.report import InputFile, Report, build_report
+from tracekit.report.finding_words import evidence_words
 from tracekit.report.html import to_html
+from tracekit.report.job_words import rounded
 from tracekit.report.markdown import to_markdown
 from tracekit.report.notebook import report_html
-from tracekit.report.text import (
-    MAX_LINES,
-    MAX_UNCHECKED_LINES,
-    _rounded,
-    evidence_words,
-    to_text,
-)
+from tracekit.report.text import MAX_LINES, MAX_UNCHECKED_LINES, to_text
 from tracekit.rules import RULES
 from tracekit.target import Target
 
@@ -263,10 +259,10 @@ def test_a_single_checkpoint_is_said_where_it_is_not_checked(make_job: MakeJob) 
 
 
 def test_what_is_printed_adds_up() -> None:
-    assert _rounded([0.333, 0.333, 0.334], 2) == [33, 33, 34]
-    assert sum(_rounded([1.006, 1.006, 1.006], 2)) == 302
+    assert rounded([0.333, 0.333, 0.334], 2) == [33, 33, 34]
+    assert sum(rounded([1.006, 1.006, 1.006], 2)) == 302
     parts = [BudgetPart(part="floor", s_per_step=x) for x in (0.1, 0.25, 0.65)]
-    assert sum(_rounded([p.s_per_step for p in parts], 1)) == 10
+    assert sum(rounded([p.s_per_step for p in parts], 1)) == 10
 
 
 def test_labels_and_ids_find_a_finding(make_job: MakeJob) -> None:

@@ -59,7 +59,7 @@ UNDECIDED = {
         search: len(slow) > len(compared) / 2
         launch_bound: 2 * sum((r.is_beside_comm for r in bound)) > len(bound)
         nccl_facts: 2 * count > counted.total()
-        text: 2 * len(of_them) <= document.run.steps_count
+        finding_words: 2 * len(of_them) <= document.run.steps_count
         unexplained: 2 * len(facts.job.broken_ranks) > len(facts.ranks)
     """,
     "how a number or a list is printed": """
@@ -70,12 +70,12 @@ UNDECIDED = {
         html: len(parts) % 2 == 0
         text: max((len(r[4]) for r in rows))
         text: max(MIN_NAME_WIDTH, room - gaps - sum(widths) + widths[2])
-        text: abs(value) >= 0.001
+        finding_words: abs(value) >= 0.001
+        finding_words: value >= 10
+        job_words: step_s * factor < 10
+        job_words: step_s * factor < 100
+        job_words: step_s >= 0.001
         text: ratio >= 0.0005
-        text: step_s * factor < 10
-        text: step_s * factor < 100
-        text: step_s >= 0.001
-        text: value >= 10
     """,
     "the first parts of a key": """
         stalls: key[:2] == previous[:2]
@@ -89,8 +89,8 @@ CONSTANTS = {
         facts.MAX_CANDIDATES facts.MAX_PLACES facts.MAX_READINGS stalls.MAX_PLACES
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES history.SHOWN_EPISODES signals.SHOWN_ERRORS
-        text.MAX_LINES
-        text.SHOWN_FINDINGS text.SHOWN_BEYOND text.SHOWN_TOPICS text.SHOWN_SOURCES text.SHOWN_RULES
+        text.MAX_LINES text.SHOWN_FINDINGS job_words.SHOWN_BEYOND
+        unchecked.SHOWN_TOPICS unchecked.SHOWN_SOURCES unchecked.SHOWN_RULES
         text.MAX_UNCHECKED_LINES text.SHOWN_WORK text.MAX_WORK markdown.MAX_ROWS
         markdown.MAX_EVIDENCE notebook.MAX_ROWS
         model.SHOWN_CHARACTERS without_steps.MIN_SHOWN_SHARE
@@ -98,7 +98,7 @@ CONSTANTS = {
     """,
     "the page": """
         page.INDENT page.MIN_WIDTH text.MIN_SCOPE_WIDTH text.MIN_COST_WIDTH text.MIN_NAME_WIDTH
-        text.MAX_WORK_NAME
+        job_words.MAX_WORK_NAME
     """,
     "units, versions and physics": """
         gpu_contention.GIB packet_loss.PACKET_BYTES price.JOULES_PER_KILOWATT_HOUR

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tracekit.comparison.model import Comparison, Edited, Moved, MovedPart
 from tracekit.comparison.verdict import deed, signed
-from tracekit.report.text import amount_words
+from tracekit.report.finding_words import amount_words
 from tracekit.wording import seconds, share, some
 
 Rows = Sequence[Sequence[str]]

@@ -17,21 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.dashboards.drawing import SECTIONS, NotDrawn, Table, attempted
 from tracekit.findings import BudgetPart, Evidence, Finding
-from tracekit.report.model import Document, InputFile, Report
-from tracekit.report.text import (
+from tracekit.report.finding_words import (
     amount_words,
     bench_words,
-    beyond_words,
     cost_words,
-    more_commands,
-    part_words,
     price_words,
     scope_words,
-    sum_words,
     sure_words,
-    title_words,
-    unchecked_by_need,
 )
+from tracekit.report.job_words import beyond_words, part_words, sum_words, title_words
+from tracekit.report.model import Document, InputFile, Report
+from tracekit.report.text import more_commands
+from tracekit.report.unchecked import unchecked_by_need
 from tracekit.target import COMMAND
 from tracekit.version import __version__
 from tracekit.wording import plural, safe, seconds, share, tied

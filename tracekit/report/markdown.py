@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 
 from tracekit.findings import Finding
-from tracekit.report.model import Report
-from tracekit.report.text import (
-    beyond_words,
+from tracekit.report.finding_words import (
     cost_words,
     evidence_words,
-    more_commands,
     price_words,
-    sum_words,
     sure_words,
-    title_words,
-    unchecked_by_need,
 )
+from tracekit.report.job_words import beyond_words, sum_words, title_words
+from tracekit.report.model import Report
+from tracekit.report.text import more_commands
+from tracekit.report.unchecked import unchecked_by_need
 from tracekit.target import COMMAND
 from tracekit.wording import plural, safe
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracekit.findings import Finding
+from tracekit.report.finding_words import cost_words, scope_words, sure_words
+from tracekit.report.job_words import beyond_words, sum_words, title_words
 from tracekit.report.model import Report
-from tracekit.report.text import (
-    beyond_words,
-    cost_words,
-    scope_words,
-    sum_words,
-    sure_words,
-    title_words,
-)
 from tracekit.wording import LEFT, escaped, pairs, plural, seconds
 
 MAX_ROWS = 10

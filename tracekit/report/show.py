@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.findings import Evidence, Finding
+from tracekit.report.finding_words import (
+    bench_words,
+    cost_words,
+    evidence_words,
+    sure_words,
+)
 from tracekit.report.model import Report
 from tracekit.report.page import Page
-from tracekit.report.text import bench_words, cost_words, evidence_words, sure_words
 from tracekit.wording import ranges
 
 

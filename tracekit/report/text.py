@@ -6,44 +6,34 @@ nothing depends on it. At most ``MAX_LINES`` lines unless everything is asked fo
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracekit.findings import BudgetPart, Evidence, Finding, Impact, NotChecked
-from tracekit.report.budget import beyond_parts
+from tracekit.findings import Finding
+from tracekit.report.finding_words import (
+    bench_words,
+    cost_words,
+    evidence_words,
+    price_words,
+    scope_words,
+    sure_words,
+)
+from tracekit.report.job_words import beyond_words, labels_of, sum_words, title_words, work_words
 from tracekit.report.model import Document, Notes, Report, Work
 from tracekit.report.page import MIN_WIDTH, Page
-from tracekit.rules import NAMES, RULES, rule, topic_of
-from tracekit.rules.base import NO_GPU
-from tracekit.rules.recurrence import how_many
-from tracekit.rules.unbuilt import unbuilt_rules
-from tracekit.wording import between, cut, plural, seconds, share, some, some_ranges
+from tracekit.report.unchecked import draw_unchecked
+from tracekit.wording import cut, plural, seconds, share
 
 MAX_LINES = 25
 SHOWN_FINDINGS = 4
-SHOWN_TOPICS = 4
-SHOWN_SOURCES = 2
-SHOWN_RULES = 3
-SHOWN_BEYOND = 3
 MAX_UNCHECKED_LINES = 4
 SHOWN_WORK = 3
 MAX_WORK = 25
 """Operators or kernels, in a line and with --all: what follows takes next to nothing."""
-MAX_WORK_NAME = 48
-NO_TRACE = "traces of the job: none was given"
-CAPTURE_TRACES = "tracekit capture --what profiler"
 MIN_SCOPE_WIDTH = 12
 MIN_COST_WIDTH = 13
 MIN_NAME_WIDTH = 9
 _COLORS = {"critical": "31;1", "major": "31", "minor": "33", "note": "2"}
-_PART_NAMES = {
-    "floor": "computing",
-    "other_waiting": "communication not hidden",
-    "bubble": "bubble",
-    "host": "idle",
-    "unexplained": "unexplained",
-}
 _VERDICT_COLORS = {"inherent": "32;1", "hang": "31;1", "culprit": "31;1", "configuration": "31;1"}
 
 
@@ -102,7 +92,7 @@ def _draw(page: Page, report: Report, shown: Shown, *, everything: bool) -> int:
     end = page.count
     if not is_healthy or everything:
         _findings(page, document, everything=everything)
-    _not_checked(page, report, shown.unchecked_lines, everything=everything)
+    draw_unchecked(page, report, shown.unchecked_lines, everything=everything)
     if document.findings and (not is_healthy or everything):
         page.commands("MORE", more_commands(report))
     return end
@@ -113,60 +103,9 @@ def _head(page: Page, document: Document, notes: Notes) -> None:
     page.say("", "   ".join(notes.data_lines))
 
 
-def title_words(document: Document, notes: Notes) -> str:
-    """Which job, which steps, when, and how many ranks and files."""
-    run = document.run
-    words = [notes.job_name or run.id]
-    if run.attempt != 1:
-        words.append(f"attempt {run.attempt}")
-    if run.step_range:
-        words.append(f"steps {','.join(_closed(r) for r in run.step_range)}")
-    if run.window.start_utc and run.window.end_utc:
-        words.append(_window(run.window.start_utc, run.window.end_utc))
-    elif run.window_s is not None:
-        words.append(f"{seconds(run.window_s)} window")
-    words.append(_who(document))
-    return "  ".join(words)
-
-
-def _closed(span: tuple[int, int]) -> str:
-    return str(span[0]) if span[0] == span[1] else f"{span[0]}-{span[1]}"
-
-
-def _window(start: str, end: str) -> str:
-    """``2026-07-21 02:41:07-02:41:48 UTC``; whole dates where the day changes."""
-    (day, since), (last_day, until) = start[:19].split("T"), end[:19].split("T")
-    return f"{day} {since}-{until if day == last_day else f'{last_day} {until}'} UTC"
-
-
-def _who(document: Document) -> str:
-    coverage = document.coverage
-    if coverage.ranks_expected is None:
-        ranks = plural(coverage.ranks_traced, "rank")
-    else:
-        ranks = f"{coverage.ranks_traced:,} of {plural(coverage.ranks_expected, 'rank')}"
-    kinds: dict[str, int] = {}
-    for file in document.inputs:
-        if file.status == "unrecognised":
-            continue
-        kinds[file.kind] = kinds.get(file.kind, 0) + 1
-    parts = [ranks] if coverage.ranks_traced or coverage.ranks_expected else []
-    if document.run.hosts:
-        parts.append(plural(len(document.run.hosts), "host"))
-    files = ", ".join(f"{n:,} {kind}" for kind, n in sorted(kinds.items()))
-    return "; ".join(t for t in (", ".join(parts), files) if t) or ranks
-
-
 def _label_of(document: Document, finding: str | None) -> str:
-    label = _labels(document.findings).get(finding or "")
+    label = labels_of(document.findings).get(finding or "")
     return f"  [{label}]" if label else ""
-
-
-def _labels(findings: Iterable[Finding]) -> dict[str, str]:
-    return {f.id: f"F{i}" for i, f in enumerate(findings, 1)}
-
-
-# ---------------------------------------------------------------- the cause
 
 
 def _cause(page: Page, document: Document, notes: Notes, shown: Shown) -> None:
@@ -183,117 +122,12 @@ def _cause(page: Page, document: Document, notes: Notes, shown: Shown) -> None:
     _do(page, cause, shown.remedies)
 
 
-def cost_words(document: Document, cause: Finding) -> str:
-    """What a finding costs, how that was got, and with whom it shares the cost."""
-    ranks = cause.impact.joint_ranks
-    text = _cost_alone(document, cause)
-    if not ranks:
-        return text
-    return f"{text} One cost of ranks {some_ranges(ranks)} together: it counts once."
-
-
-def _cost_alone(document: Document, cause: Finding) -> str:
-    impact = cause.impact
-    if rule(cause.rule).is_hang:
-        return "the whole job, until a timeout or somebody ends it."
-    step_s = sum(p.s_per_step for p in document.step_budget)
-    if impact.s_per_step is None or impact.step_ratio is None:
-        most_s = impact.at_most_s_per_step
-        if most_s is None or step_s <= 0:
-            return "unknown"
-        what = rule(cause.rule).bound or "communication"
-        return (
-            f"at most {seconds(most_s)} of every {seconds(step_s)} step "
-            f"({share(most_s / step_s)}): all {what} that nothing hides; this finding's share of "
-            f"that is unknown."
-        )
-    if step_s <= 0 and impact.step_ratio > 0:
-        step_s = impact.s_per_step / impact.step_ratio  # timers give no steps of their own
-    if impact.at_most_s_per_step is not None:
-        most_s = impact.at_most_s_per_step
-        return (
-            f"{between(impact.s_per_step, most_s)} of every {seconds(step_s)} step (at most "
-            f"{share(most_s / step_s)}){_how(impact)}: without it, others would be waited for."
-        )
-    of = "the {} window" if impact.per == "window" else "every {} step"
-    text = (
-        f"{seconds(impact.s_per_step)} of {of.format(seconds(step_s))} ({share(impact.step_ratio)})"
-    )
-    if impact.s_per_affected_step is not None:
-        text += f", {seconds(impact.s_per_affected_step)} in each that has it"
-        of_them = [step for first, last in cause.scope.steps for step in range(first, last + 1)]
-        if 2 * len(of_them) <= document.run.steps_count:
-            text += f" ({how_many(of_them, document.run.steps_count)})"
-    if impact.gpu_hours_per_day is not None:
-        text += f": {_hours(impact.gpu_hours_per_day)} a day while it lasts"
-    if impact.energy_joules is not None:
-        text += f", {impact.energy_joules / 3.6e6:,.0f} kWh"
-    if impact.cost.amount is not None:
-        text += f", {impact.cost.amount:,.0f} {impact.cost.currency or 'in the prices of job.toml'}"
-    low_s, high_s = impact.low_s_per_step, impact.high_s_per_step
-    if low_s is None or high_s is None:
-        return text + "."
-    return f"{text}. {_how(impact).removeprefix(', ').capitalize()}, {between(low_s, high_s)}."
-
-
-_METHODS = {
-    "replay": "by replay",
-    "twin ranks": "by comparison with other ranks",
-    "twin steps": "by comparison with other steps",
-    "counter share": "by counters",
-    "recorded time": "by the time recorded",
-}
-
-
-def _how(impact: Impact) -> str:
-    """By which method, after a comma; empty where that is not known."""
-    if impact.method is None:
-        return ""
-    missed = share(impact.replay_error_ratio or 0.0)
-    if missed != share(0.0):
-        return f", by replay (which misses the step by {missed})"
-    return f", {_METHODS[impact.method]}"
-
-
-def price_words(finding: Finding) -> str:
-    """What it costs, or the most that it can."""
-    most_s = finding.impact.at_most_s_per_step
-    cost_s = finding.impact.s_per_step
-    if cost_s is None:
-        return "unknown"
-    return seconds(cost_s) if most_s is None else f"<{seconds(most_s)}"
-
-
-def _hours(value: float) -> str:
-    return f"{value:,.0f} GPU-hours" if value >= 10 else f"{value:.1f} GPU-hours"
-
-
-def sure_words(cause: Finding) -> str:
-    against = "; ".join(e.name for e in cause.counter_evidence) or "nothing found"
-    text = f"{cause.confidence.level}: {cause.confidence.basis}. Against: {against}."
-    if cause.rules_out:
-        text += f" Ruled out: {', '.join(cause.rules_out)}."
-    return text
-
-
-def bench_words(cause: Finding) -> str:
-    """How often such findings were right on the accuracy bench; empty where it saw none."""
-    parts = [
-        f"{c.right_count} of {c.findings_count} such findings on {c.jobs} jobs"
-        for c in cause.confidence.bench
-    ]
-    return f"right in {', '.join(parts)}" if parts else ""
-
-
 def _do(page: Page, cause: Finding, remedies: int) -> None:
     lines = [("confirm", text) for text in cause.confirm[:1]]
     lines += [("act", text) for text in cause.remedy[:remedies]]
     lines += [("capture", text) for text in cause.next_capture[:1]]
     for i, (verb, text) in enumerate(lines):
         page.say("DO" if i == 0 else "", text, lead=f"{verb:<9}")
-
-
-# ---------------------------------------------------------------- the step
 
 
 def _step(page: Page, document: Document, notes: Notes) -> None:
@@ -341,73 +175,11 @@ def _work(page: Page, report: Report, work: Work, *, everything: bool) -> None:
         page.row(["", f"{left} more: {report.target.command('query', work.query)}"])
 
 
-def work_words(work: Work, count: int) -> str:
-    """The shares of the first names; with none, how many there are and of what time."""
-    if not count:
-        whose = "the operators' time on the host" if work.is_on_host else "the device's time"
-        return f"{plural(len(work.parts), work.kind)} by their share of {whose}"
-    told = [f"{cut(p.name, MAX_WORK_NAME)} {share(p.share_ratio)}" for p in work.parts[:count]]
-    left = len(work.parts) - len(told)
-    return "   ".join([*told, *([f"{plural(left, f'more {work.kind}')}: --all"] if left else [])])
-
-
-def sum_words(document: Document) -> str:
-    """``3.10 s = 1.98 computing + 0.84 F1 + 0.28 unexplained``, in one unit, adding up."""
-    budget = document.step_budget
-    step_s = sum(p.s_per_step for p in budget)
-    factor, unit = (1.0, "s") if step_s >= 1 else (1e3, "ms") if step_s >= 1e-3 else (1e6, "us")
-    digits = 2 if step_s * factor < 10 else 1 if step_s * factor < 100 else 0
-    labels = _labels(document.findings)
-    shown = _rounded([p.s_per_step * factor for p in budget], digits)
-    total = sum(shown) / 10**digits
-    words = [
-        f"{value / 10**digits:.{digits}f} {part_words(part, labels)}"
-        for part, value in zip(budget, shown, strict=True)
-        if value > 0
-    ]
-    return f"{total:.{digits}f} {unit} = {' + '.join(words)}"
-
-
-def beyond_words(document: Document) -> str:
-    """``In other parts: 397 ms of F2's 450 ms.``; empty where each finding that the step is
-    divided by has a part as long as its cost."""
-    labels = _labels(document.findings)
-    told = [
-        f"{seconds(beyond_s)} of {labels[finding.id]}'s {seconds(finding.impact.s_per_step or 0.0)}"
-        for finding, beyond_s in beyond_parts(document.findings, document.step_budget)
-    ]
-    return f"In other parts: {some(told, SHOWN_BEYOND)}." if told else ""
-
-
-def _rounded(values: Sequence[float], digits: int) -> list[int]:
-    """Values in units of the last digit, rounded so that they add up to the rounded sum.
-
-    The largest remainders are rounded up: a sum that is off by one digit costs trust.
-    """
-    scaled = [v * 10**digits for v in values]
-    floors = [int(v) for v in scaled]
-    missing = round(sum(scaled)) - sum(floors)
-    by_rest = sorted(range(len(scaled)), key=lambda i: (floors[i] - scaled[i], i))
-    for i in by_rest[:missing]:
-        floors[i] += 1
-    return floors
-
-
-def part_words(part: BudgetPart, labels: Mapping[str, str]) -> str:
-    """A part of the step in words: a finding's by its label."""
-    if part.finding is not None:
-        return labels.get(part.finding, part.finding)
-    return _PART_NAMES.get(part.part, part.part)
-
-
 def _spread(document: Document) -> str:
     times = document.metrics.step_time
     if times is None:
         return ""
     return f"   p50 {seconds(times.p50_s)}  max {seconds(times.max_s)} (n {times.steps_count})"
-
-
-# ---------------------------------------------------------------- the rest
 
 
 def _in_order(ids: Sequence[str], labels: Mapping[str, str]) -> str:
@@ -418,7 +190,7 @@ def _in_order(ids: Sequence[str], labels: Mapping[str, str]) -> str:
 def _findings(page: Page, document: Document, *, everything: bool) -> None:
     findings = document.findings
     shown = findings if everything else findings[:SHOWN_FINDINGS]
-    rows = [_cells(finding, _labels(findings)) for finding in shown]
+    rows = [_cells(finding, labels_of(findings)) for finding in shown]
     for finding, cells in zip(shown, _fitted(rows, page.room), strict=True):
         page.row(cells, _COLORS[finding.severity.value])
         if everything:
@@ -478,196 +250,12 @@ def _fitted(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
     ]
 
 
-def scope_words(finding: Finding) -> str:
-    if finding.id.endswith("/all"):
-        return "all ranks"
-    if finding.scope.ranks:
-        noun = "rank" if len(finding.scope.ranks) == 1 else "ranks"
-        return f"{noun} {some_ranges(finding.scope.ranks, 2)}"
-    return finding.id.partition("/")[2]
-
-
 def _details(page: Page, finding: Finding) -> None:
     page.say("", finding.summary, lead="   ")
     for evidence in finding.evidence:
         page.say("", evidence_words(evidence), lead="   ")
     if finding.confidence.bench:
         page.say("", f"accuracy bench: {bench_words(finding)}", lead="   ")
-
-
-def evidence_words(evidence: Evidence) -> str:
-    value, limit = amount_words(evidence.value, evidence.unit), ""
-    if evidence.threshold is not None:
-        limit = f" (from {amount_words(evidence.threshold, evidence.unit)})"
-    query = f"  [query {evidence.query}]" if evidence.query else ""
-    return f"{evidence.name}: {value}{limit}{query}"
-
-
-def amount_words(value: float, unit: str) -> str:
-    if unit == "s":
-        return seconds(value)
-    if unit == "ratio":
-        return share(value) if abs(value) >= 0.001 or not value else f"{100 * value:.2g} %"
-    if unit in ("bytes", "bytes/s"):
-        large = next((u for u in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-                      if abs(value) >= u[0]), (1.0, "B"))  # fmt: skip
-        return f"{value / large[0]:.3g} {large[1]}{unit.removeprefix('bytes')}"
-    if unit == "count":
-        return f"{value:,.10g}"
-    # Four digits of what was measured, and no exponent of what is large.
-    number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{number} {unit.removesuffix('s') if value == 1 else unit}"
-
-
-def _not_checked(page: Page, report: Report, limit: int, *, everything: bool) -> None:
-    """What nobody looked at, in so many lines: what one command would collect, then what is
-    particular to this job, then what no trace of it holds. With everything, one line a need."""
-    document = report.document
-    entries = document.not_checked
-    first = page.count
-    if not entries:
-        return
-    if everything:
-        _not_checked_in_full(page, entries)
-        return
-    if document.verdict.kind == "inherent" or limit == 1:
-        said = [_counted(entries, report.notes, topics) for topics in (SHOWN_TOPICS, 2, 1, 0)]
-        for text in (*said, plural(len({e.rule for e in entries}), "rule")):
-            page.cut(first)
-            _unchecked(page, f"{text}: --all", is_first=True)
-            if page.count - first <= limit:
-                break
-        return
-    unread, entries = by_traces(document)
-    told = set(unread)
-    rules = {e.rule for e in entries} | told
-    untold = plural(len(told), "rule") + " that read traces: no trace was given"
-    lines = [(untold, told)] if unread else []
-    lines += [*_absent_sources(entries), *_specific_needs(entries), *_absent_records(entries)]
-    shown: set[str] = set()
-    for text, of in lines:
-        before = page.count
-        _unchecked(page, text, is_first=before == first)
-        is_last = not rules - shown - of
-        if page.count - first > limit - (not is_last):
-            page.cut(before)
-        else:
-            shown |= of
-    if rules - shown:
-        left = plural(len(rules - shown), "more rule" if shown else "rule")
-        _unchecked(page, f"{left}: --all", is_first=page.count == first)
-
-
-def by_traces(document: Document) -> tuple[list[str], tuple[NotChecked, ...]]:
-    """Where there is no trace, the rules that read traces; and what else was not checked."""
-    entries = document.not_checked
-    if document.coverage.ranks_traced:
-        return [], entries
-    unread = [e for e in entries if e.rule in NAMES and rule(e.rule).needs_traces]
-    return [*dict.fromkeys(e.rule for e in unread)], tuple(e for e in entries if e not in unread)
-
-
-def unchecked_by_need(document: Document) -> list[tuple[list[str], str, str]]:
-    """Rules that could not look, what they need and what would give it: one row for each need and
-    command, and where there is no trace, one for all rules that read traces."""
-    unread, entries = by_traces(document)
-    groups: dict[tuple[str, str], list[str]] = {}
-    if unread:
-        groups[NO_TRACE, CAPTURE_TRACES] = unread
-    for entry in entries:
-        groups.setdefault((entry.needs, entry.capture or ""), []).append(entry.rule)
-    return [(rules, needs, capture) for (needs, capture), rules in groups.items()]
-
-
-def _unchecked(page: Page, text: str, *, is_first: bool) -> None:
-    page.say("NOT CHECKED" if is_first else "", text, lead="   ")
-
-
-def _counted(entries: Sequence[NotChecked], notes: Notes, shown: int) -> str:
-    """How many rules lacked something, and of what; with those that looked they are all rules."""
-    unbuilt = {e.rule for e in entries if e.rule in unbuilt_rules()}
-    lacking = {e.rule for e in entries} - unbuilt
-    topics = [*dict.fromkeys(topic_of(e.rule) for e in entries if e.rule in lacking)]
-    text = f"{plural(len(lacking), 'rule')} for want of inputs"
-    text += f" ({some(topics, shown)})" if shown else ""
-    idle = len(NAMES) - len(lacking | set(notes.rules_run))
-    if idle and not notes.shows_ids:
-        text += f"; {idle} {'has' if idle == 1 else 'have'} no meaning for this job"
-    if unbuilt:
-        text += f"; {len(unbuilt)} {'is' if len(unbuilt) == 1 else 'are'} not built yet"
-    return text
-
-
-def _not_checked_in_full(page: Page, entries: Sequence[NotChecked]) -> None:
-    groups: dict[tuple[str, str | None], list[str]] = {}
-    for entry in entries:
-        groups.setdefault((entry.needs, entry.capture), []).append(entry.rule)
-    for i, ((needs, capture), rules) in enumerate(groups.items()):
-        text = f"{', '.join(rules)}: needs {needs}" + (f"  ->  {capture}" if capture else "")
-        _unchecked(page, text, is_first=i == 0)
-
-
-def _is_usual(entry: NotChecked) -> bool:
-    """Whether it lacks just what rules always need, which no reader must be told twice."""
-    return entry.needs == NO_GPU or entry.needs in {r.needs for r in RULES}
-
-
-_CAPTURE = "tracekit capture --what "
-
-
-def _is_capturable(entry: NotChecked) -> bool:
-    """Whether one command would collect what it lacks."""
-    return (entry.capture or "").startswith(_CAPTURE)
-
-
-Line = tuple[str, set[str]]
-"""A line of what was not checked, and the rules that it is about."""
-
-
-def _specific_needs(entries: Sequence[NotChecked]) -> list[Line]:
-    rules_by_need: dict[str, list[str]] = {}
-    for entry in entries:
-        if entry.rule in NAMES and not _is_usual(entry):
-            rules_by_need.setdefault(entry.needs, []).append(entry.rule)
-    # What stands in brackets is mostly about this job: no manual says it.
-    in_order = sorted(rules_by_need.items(), key=lambda item: "(" not in item[0])
-    return [_line(rules, f"needs {needs}") for needs, rules in in_order]
-
-
-def _line(rules: Sequence[str], what: str) -> Line:
-    return f"{some(rules, SHOWN_RULES)}: {what}", set(rules)
-
-
-def _absent_records(entries: Sequence[NotChecked]) -> list[Line]:
-    """What the traces that there are do not hold, then what no trace holds, by what it takes."""
-    usual = [e for e in entries if _is_usual(e) and not _is_capturable(e)]
-    rules = [e.rule for e in usual if e.needs == NO_GPU or _RECORDED.search(e.needs)]
-    lines = [_line(rules, "these traces do not record it")] if rules else []
-    others: dict[str, list[str]] = {}
-    for entry in usual:
-        if entry.rule not in rules:
-            is_described = (entry.capture or "").startswith("tracekit job ")
-            what = f"more of a job description  ->  {entry.capture}" if is_described else ""
-            others.setdefault(what or entry.needs, []).append(entry.rule)
-    return lines + [_line(names, f"needs {needs}") for needs, names in others.items()]
-
-
-_RECORDED = re.compile(r"\btraces?\b|\brecorded\b|\bmatched across\b")
-"""Needs that another profile of the job would meet."""
-
-
-def _absent_sources(entries: Sequence[NotChecked]) -> list[Line]:
-    """Topics that another capture would open, with one command for all of them."""
-    wanted = [
-        e for e in entries if _is_capturable(e) and (e.rule in unbuilt_rules() or _is_usual(e))
-    ]
-    if not wanted:
-        return []
-    topics = [*dict.fromkeys(topic_of(e.rule) for e in wanted)]
-    more = [f"{len(topics) - SHOWN_SOURCES} more"] if len(topics) > SHOWN_SOURCES else []
-    told = "; ".join([*topics[:SHOWN_SOURCES], *more])
-    whats = dict.fromkeys((e.capture or "").removeprefix(_CAPTURE) for e in wanted)
-    return [(f"{told}  ->  {_CAPTURE}{','.join(whats)}", {e.rule for e in wanted})]
 
 
 def more_commands(report: Report) -> list[str]:

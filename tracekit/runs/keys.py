@@ -136,7 +136,7 @@ DERIVE_SOURCES = (
     "values.py",
 )
 """What decides about derived rows beside the rows that they are derived from: the modules that
-derive imports, below the package's folder. tests/test_runs.py holds it against the imports."""
+derive imports, below the package's folder. tests/test_run_versions.py compares."""
 
 
 @cache

@@ -120,7 +120,8 @@ class _Traceback:
     who: list[str]
     is_chained: bool = False
     is_in_summary: bool = False
-    own: tuple[bytes, bytes, bytes] | None = None
+    own_frame: tuple[bytes, bytes, bytes] | None = None
+    """The last that lies in no library."""
     last: tuple[bytes, bytes, bytes] | None = None
     lines_count: int = 0
 
@@ -182,31 +183,31 @@ class FailureReader:
                 is_chained = prefix in self._chained
                 self._open[prefix] = _Traceback(place, who, is_chained, is_told)
             self._chained.discard(prefix)
-        elif found := _EXIT.search(line):
-            agent = found["agent"].decode() if found["agent"] else "0"
-            kept = [f"agent={agent}", f"local_rank={int(found['local'])}"]
+        elif left := _EXIT.search(line):
+            agent = left["agent"].decode() if left["agent"] else "0"
+            fields = [f"agent={agent}", f"local_rank={int(left['local'])}"]
             self._add(
-                place, "worker-exit", [*kept, *_ended(found["code"]), f"pid={int(found['pid'])}"]
+                place, "worker-exit", [*fields, *_ended(left["code"]), f"pid={int(left['pid'])}"]
             )
         elif b"Root Cause (first" in line or line.strip() == b"Failures:":
             self._end_entry()
             self._section = b"Root Cause" in line
-        elif found := _SRUN.search(line):
-            ends = _how(found[3])
+        elif srun := _SRUN.search(line):
+            ends = _how(srun[3])
             if ends:
-                tasks = found[2].strip(b"[]").decode()
-                told = [*_host(found[1]), f"tasks={tasks}", *ends]
+                tasks = srun[2].strip(b"[]").decode()
+                told = [*_host(srun[1]), f"tasks={tasks}", *ends]
                 self._add(place, "task-ended", told, is_said_after=True)
-        elif found := _SLURM.search(line):
-            self._slurm(place, found)
+        elif slurm := _SLURM.search(line):
+            self._slurm(place, slurm)
         elif event := oom_kill(line):
             self._add(place, *event)
         elif chain := next((c for c in _CHAINS if c in line), None):
             if len(self._chained) < MAX_OPEN:
                 prefix = line[: line.find(chain)]
                 self._chained.add(prefix.removesuffix(b"The above exception was the "))
-        elif found := _FATAL.search(line):
-            told = [*_who(line[: found.start()]), f"signal={_FATAL_SIGNALS[found[1]]}"]
+        elif fatal := _FATAL.search(line):
+            told = [*_who(line[: fatal.start()]), f"signal={_FATAL_SIGNALS[fatal[1]]}"]
             self._add(place, "fatal-signal", told)
 
     def _continue(self, line: bytes) -> None:
@@ -214,14 +215,14 @@ class FailureReader:
         prefix = next((line[:n] for n in lengths if line[:n] in self._open), None)
         if prefix is None:
             return
-        found, rest = self._open[prefix], line[len(prefix) :]
-        found.lines_count += 1
+        traceback, rest = self._open[prefix], line[len(prefix) :]
+        traceback.lines_count += 1
         if frame := _FRAME.match(rest):
-            found.last = frame[1], frame[2], frame[3]
+            traceback.last = frame[1], frame[2], frame[3]
             if not _NOT_OWN.search(frame[1]):
-                found.own = found.last
+                traceback.own_frame = traceback.last
         elif rest[:1] in (b" ", b"\t", b"", b"\r", b"|", b"+"):
-            if found.lines_count > MAX_FRAMES:
+            if traceback.lines_count > MAX_FRAMES:
                 self._torn += 1
                 del self._open[prefix]
         else:
@@ -229,29 +230,31 @@ class FailureReader:
             kind = _TYPE.match(rest)
             if kind is None or not _is_type(kind[1]):
                 self._torn += 1
-            elif not found.is_chained:
-                self._exception(found, kind[1].decode(), rest)
+            elif not traceback.is_chained:
+                self._exception(traceback, kind[1].decode(), rest)
 
-    def _exception(self, found: _Traceback, kind: str, text: bytes) -> None:
+    def _exception(self, traceback: _Traceback, kind: str, text: bytes) -> None:
         name = kind.rsplit(".", 1)[-1]
         if name in _LAUNCHERS_OWN:
             return
-        kept = [*found.who, f"type={kind}"]
+        fields = [*traceback.who, f"type={kind}"]
         says = next((what for what, words in _SAYS if any(w in text for w in words)), None)
         if name == "OutOfMemoryError":
             says = "gpu_memory"
         elif name == "MemoryError":
             says = "host_memory"
-        kept += [f"says={says}"] if says else []
+        fields += [f"says={says}"] if says else []
         if cuda := _CUDA.search(text):
-            kept.append(f"cuda={cuda[1].decode()}")
-        frame = found.own or found.last
+            fields.append(f"cuda={cuda[1].decode()}")
+        frame = traceback.own_frame or traceback.last
         if frame is not None:
             base = frame[0].rpartition(b"/")[2].decode("utf-8", "replace")
             if _FILE.fullmatch(base):
-                kept.append(f"file={base}")
-            kept += [f"line={int(frame[1])}", f"function={frame[2].decode('ascii', 'replace')}"]
-        self._add(found.place, "python-exception", kept, is_said_after=found.is_in_summary)
+                fields.append(f"file={base}")
+            fields += [f"line={int(frame[1])}", f"function={frame[2].decode('ascii', 'replace')}"]
+        self._add(
+            traceback.place, "python-exception", fields, is_said_after=traceback.is_in_summary
+        )
 
     # --- torchrun's summary ---------------------------------------------------------------------
 
@@ -263,8 +266,8 @@ class FailureReader:
         elif text.startswith(b"====") and self._section:
             self._end_entry()
             self._section = None
-        elif self._entry is not None and (found := _ENTRY.match(text)):
-            self._entry.given.setdefault(found[1].decode(), found[2])
+        elif self._entry is not None and (stated := _ENTRY.match(text)):
+            self._entry.given.setdefault(stated[1].decode(), stated[2])
 
     def _end_entry(self) -> None:
         entry, self._entry = self._entry, None
@@ -281,13 +284,13 @@ class FailureReader:
         at = local_moment(entry.given.get("time", b""))
         self._add(entry.place, "worker-failed", kept, at, is_said_after=True)
 
-    def _slurm(self, place: int, found: re.Match[bytes]) -> None:
-        if found[5]:
+    def _slurm(self, place: int, cancelled: re.Match[bytes]) -> None:
+        if cancelled[5]:
             ends = ["signal=SIGKILL", "why=out of memory"]
-            self._add(place, "task-ended", [*_host(found[1] or b""), *ends], is_said_after=True)
+            self._add(place, "task-ended", [*_host(cancelled[1] or b""), *ends], is_said_after=True)
             return
-        why = (found[4] or b"").strip().lower().decode() or "cancelled"
-        told, at = [*_host(found[2]), f"why={why}"], local_moment(found[3])
+        why = (cancelled[4] or b"").strip().lower().decode() or "cancelled"
+        told, at = [*_host(cancelled[2]), f"why={why}"], local_moment(cancelled[3])
         self._add(place, "job-cancelled", told, at, is_said_after=True)
 
     # --- the end --------------------------------------------------------------------------------
@@ -337,14 +340,14 @@ class FailureReader:
 
 def oom_kill(line: bytes) -> tuple[str, list[str]] | None:
     """Code and fields of the kernel's line that it killed a process for want of memory."""
-    found = _OOM_KILL.search(line)
-    if found is None:
+    killed = _OOM_KILL.search(line)
+    if killed is None:
         return None
-    kept = [f"pid={int(found['pid'])}", "signal=SIGKILL", "why=out of memory"]
-    kept += ["of=cgroup"] if found["cgroup"] != b"O" else ["of=host"]
-    if found["rss"]:
-        kept.append(f"anonymous_bytes={int(found['rss']) * 1024}")
-    return "oom-kill", kept
+    fields = [f"pid={int(killed['pid'])}", "signal=SIGKILL", "why=out of memory"]
+    fields += ["of=cgroup"] if killed["cgroup"] != b"O" else ["of=host"]
+    if killed["rss"]:
+        fields.append(f"anonymous_bytes={int(killed['rss']) * 1024}")
+    return "oom-kill", fields
 
 
 def _rounds(events: list[_Event]) -> Iterator[int]:
@@ -369,13 +372,13 @@ def _rounds(events: list[_Event]) -> Iterator[int]:
 
 def _who(prefix: bytes) -> list[str]:
     """Rank, local rank and task that stand before a line."""
-    kept = []
+    who = []
     for name, pattern in (("rank", _RANK), ("local_rank", _LOCAL)):
-        if found := pattern.search(prefix):
-            kept.append(f"{name}={int(found[1])}")
-    if not kept and (found := _TASK.match(prefix)):
-        kept.append(f"task={int(found[1])}")
-    return kept
+        if part := pattern.search(prefix):
+            who.append(f"{name}={int(part[1])}")
+    if not who and (part := _TASK.match(prefix)):
+        who.append(f"task={int(part[1])}")
+    return who
 
 
 def _host(name: bytes) -> list[str]:
@@ -401,8 +404,8 @@ def ended_by_signal(number: int) -> str:
 
 def _how(text: bytes) -> list[str]:
     """What srun says of a task's end."""
-    if found := _CODE.search(text):
-        return [f"exit_code={int(found[1])}"]
+    if code := _CODE.search(text):
+        return [f"exit_code={int(code[1])}"]
     for word, name in _ENDS:
         if word in text:
             is_memory = name == "out of memory"
@@ -412,11 +415,11 @@ def _how(text: bytes) -> list[str]:
 
 def local_moment(text: bytes) -> int | None:
     """ns as if in UTC of a time without a zone."""
-    found = _ENTRY_TIME.match(text.replace(b"T", b"_"))
-    if found is None:
+    moment = _ENTRY_TIME.match(text.replace(b"T", b"_"))
+    if moment is None:
         return None
     try:
-        at = datetime(*(int(x) for x in found.groups()), tzinfo=UTC)  # type: ignore[misc,arg-type]  # six integers
+        at = datetime(*(int(x) for x in moment.groups()), tzinfo=UTC)  # type: ignore[misc,arg-type]  # six integers
     except ValueError:
         return None
     return int(at.timestamp()) * 10**9

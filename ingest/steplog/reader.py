@@ -86,13 +86,13 @@ class StepReader:
                 rows = asked.filter(pl.any_horizontal(*holding))
             if not rows.height:
                 continue
-            found = _found(rows, known)
+            steps = _found(rows, known)
             if known.is_bar:
-                found = self._metrics.join(rows, found)
-            if found.height:
-                taken |= dict.fromkeys(found["place"].to_list(), known.is_bar)
-                asked = asked.join(found.select("place"), on="place", how="anti")
-                self._write(found, known)
+                steps = self._metrics.join(rows, steps)
+            if steps.height:
+                taken |= dict.fromkeys(steps["place"].to_list(), known.is_bar)
+                asked = asked.join(steps.select("place"), on="place", how="anti")
+                self._write(steps, known)
         if not taken:
             return None
         rest = []
@@ -103,24 +103,24 @@ class StepReader:
                 rest.append((place, text))
         return rest
 
-    def _write(self, found: pl.DataFrame, known: StepFormat) -> None:
+    def _write(self, steps: pl.DataFrame, known: StepFormat) -> None:
         import polars as pl
 
         if known.is_bar:  # drawn again and again
             drawing = ("place", "step", "epoch", "total_steps_count")
-            told = [name for name in FIELDS if found[name].null_count() < found.height]
-            found = found.with_columns(
+            told = [name for name in FIELDS if steps[name].null_count() < steps.height]
+            steps = steps.with_columns(
                 pl.col(name).forward_fill().over(drawing) for name in told
             ).unique(drawing, keep="last", maintain_order=True)
-        self.count += found.height
+        self.count += steps.height
         self.formats.add(known.name)
-        zones = set(found.filter(pl.col("time_ns").is_not_null())["has_zone"].to_list())
+        zones = set(steps.filter(pl.col("time_ns").is_not_null())["has_zone"].to_list())
         self._zones |= zones
-        low, high = found["time_ns"].min(), found["time_ns"].max()
+        low, high = steps["time_ns"].min(), steps["time_ns"].max()
         if isinstance(low, int) and isinstance(high, int):
             old = self._window or (low, high)
             self._window = min(low, old[0]), max(high, old[1])
-        write_columns(self._sink, "job_step", {name: found[name].to_arrow() for name in _COLUMNS})
+        write_columns(self._sink, "job_step", {name: steps[name].to_arrow() for name in _COLUMNS})
 
     @property
     def basis(self) -> Literal["epoch", "local", "none"]:
@@ -265,12 +265,13 @@ def _of_epoch(name: str) -> pl.Expr:
     """ns since the epoch of a number in seconds, ms, us or ns: whichever is of 2000 to 2100."""
     import polars as pl
 
-    found = pl.lit(None, pl.Int64)
+    epoch_ns = pl.lit(None, pl.Int64)
     for unit_ns in (10**9, 10**6, 10**3, 1):
         ns = pl.col(name) * unit_ns
         is_time = ns.is_between(0.946e18, 4.1e18)
-        found = pl.when(is_time).then(ns.round().cast(pl.Int64, strict=False)).otherwise(found)
-    return found
+        whole = ns.round().cast(pl.Int64, strict=False)
+        epoch_ns = pl.when(is_time).then(whole).otherwise(epoch_ns)
+    return epoch_ns
 
 
 def _time() -> pl.Expr:

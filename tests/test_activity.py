@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ Floats = NDArray[np.float64]
 START_S = 1_784_601_666
 MOMENTS = tuple(np.random.default_rng(1).random(8).tolist())
 """Of an interval, in which each of eight collectors reads."""
-
-
-def period_row(
-    readings: Sequence[Readings], counter: str, ceiling: float
-) -> tuple[dict[str, Any], Floats]:
-    """A row of ``activity_period`` for one counter, and where its steps begin (s)."""
-    period = period_of(readings, counter, ceiling)
-    return period.row, period.starts
 
 
 def borders(step_s: float, length_s: float, spread: float, seed: int) -> Floats:
@@ -73,7 +64,8 @@ def sampled(
     soak([(4.5, 900), (5.3, 900), (8, 900), (30, 3600)], fast=[(4.5, 900), (30, 3600)]),
 )
 def test_the_mean_activity_shows_the_steps(step_s: float, length_s: float) -> None:
-    row, starts = period_row(sampled(activity(step_s, length_s)), "sm_active", 1.0)
+    found = period_of(sampled(activity(step_s, length_s)), "sm_active", 1.0)
+    row, starts = found.row, found.starts
     assert row["verdict"] == "steps"
     assert row["period_ns"] == pytest.approx(step_s * 1e9, rel=0.01)
     assert row["gpus_count"] == 8 and row["interval_ns"] == pytest.approx(1e9, rel=0.01)
@@ -95,28 +87,30 @@ def test_steps_too_short_for_the_sampling_are_not_mistaken_for_slow_ones(
     counter, scale = ("sm_active", 1.0) if is_mean else ("power", 600.0)
     moments = (0.0,) * 8 if is_mean else MOMENTS
     readings = sampled(activity(step_s, spread=0.0), is_mean=is_mean, moments=moments, scale=scale)
-    row, starts = period_row(readings, counter, 700.0 if counter == "power" else 1.0)
+    found = period_of(readings, counter, 700.0 if counter == "power" else 1.0)
+    row, starts = found.row, found.starts
     assert row["verdict"] == "none" and not len(starts)
     assert "so do steps of" in row["reason"] or "no clear period" in row["reason"]
 
 
 def test_power_at_a_moment_needs_collectors_that_read_at_different_moments() -> None:
     together = sampled(activity(8), is_mean=False, scale=600.0)
-    row, _ = period_row(together, "power", 700.0)
+    row = period_of(together, "power", 700.0).row
     assert row["verdict"] == "none"
     assert "sampled every 1 s so do steps of 1.14 s and shorter ones" in row["reason"]
     apart = sampled(activity(8), is_mean=False, moments=MOMENTS, scale=600.0)
-    row, starts = period_row(apart, "power", 700.0)
+    found = period_of(apart, "power", 700.0)
+    row, starts = found.row, found.starts
     assert row["verdict"] == "steps"
     assert np.nanmedian(np.diff(starts)) == pytest.approx(8, rel=0.02)
 
 
 def test_ten_repetitions_are_enough_and_nine_are_not() -> None:
-    row, _ = period_row(sampled(activity(8, 115)), "sm_active", 1.0)
+    row = period_of(sampled(activity(8, 115)), "sm_active", 1.0).row
     assert row["verdict"] == "steps"
-    row, _ = period_row(sampled(activity(8, 80)), "sm_active", 1.0)
+    row = period_of(sampled(activity(8, 80)), "sm_active", 1.0).row
     assert row["verdict"] == "none"
-    row, _ = period_row(sampled(activity(8, 45)), "sm_active", 1.0)
+    row = period_of(sampled(activity(8, 45)), "sm_active", 1.0).row
     assert row["reason"].startswith("35 readings of SM activity; a period needs 40")
 
 
@@ -128,7 +122,7 @@ def test_an_exporter_that_repeats_itself_is_as_slow_as_its_changes() -> None:
         times = np.arange(one.times[0], one.times[-1], 1.0)
         held = one.values[np.searchsorted(one.times, times, "right") - 1]
         often.append(Readings(one.gpu, times, held))
-    row, _ = period_row(often, "sm_active", 1.0)
+    row = period_of(often, "sm_active", 1.0).row
     assert row["interval_ns"] == pytest.approx(10e9, rel=0.01)
     assert row["verdict"] == "none"
 
@@ -136,7 +130,8 @@ def test_an_exporter_that_repeats_itself_is_as_slow_as_its_changes() -> None:
 def test_a_pause_between_steps_is_no_step() -> None:
     before, after = activity(8, 400, seed=1), activity(8, 400, seed=2)
     fine = np.concatenate([before, np.full(4_000, 0.05), after])
-    row, starts = period_row(sampled(fine), "sm_active", 1.0)
+    found = period_of(sampled(fine), "sm_active", 1.0)
+    row, starts = found.row, found.starts
     assert row["verdict"] == "steps"
     durs = np.diff(starts)
     assert np.nanmax(durs) < 20.0
@@ -144,10 +139,10 @@ def test_a_pause_between_steps_is_no_step() -> None:
 
 def test_what_does_not_vary_has_no_period() -> None:
     flat = [Readings("g", np.arange(100.0), 0.9 + 1e-6 * np.arange(100.0))]
-    row, _ = period_row(flat, "sm_active", 1.0)
+    row = period_of(flat, "sm_active", 1.0).row
     assert (row["verdict"], row["reason"]) == ("none", "SM activity does not vary")
     slow = [Readings("p", np.arange(100.0), 1e6 * (np.arange(100.0) % 10))]
-    row, _ = period_row(slow, "tx_rate", float("inf"))
+    row = period_of(slow, "tx_rate", float("inf")).row
     assert row["reason"] == "network traffic sent varies by less than 20 MB/s"
 
 
@@ -191,7 +186,8 @@ def test_a_warm_up_longer_than_the_work_does_not_hide_its_period(step_s: float, 
     readings = sampled(np.concatenate([LEADS[lead], activity(step_s, 60), flat(20)]), 0.1)
     kept = [~((r.times > 90) & (r.times < 94)) for r in readings]
     lost = [Readings(r.gpu, r.times[k], r.values[k]) for r, k in zip(readings, kept, strict=True)]
-    row, starts = period_row(lost, "sm_active", 1.0)
+    found = period_of(lost, "sm_active", 1.0)
+    row, starts = found.row, found.starts
     assert row["verdict"] == "steps"
     assert row["period_ns"] == pytest.approx(step_s * 1e9, rel=0.02)
     assert "around which it is otherwise" in row["reason"]
@@ -205,7 +201,7 @@ def test_gpus_that_idle_beside_the_work_do_not_hide_its_period() -> None:
     for gpu in range(4):
         times = busy[gpu].times
         busy.append(Readings(f"idle{gpu}", times, rng.normal(0.0, 0.01, len(times))))
-    row, _ = period_row(busy, "sm_active", 1.0)
+    row = period_of(busy, "sm_active", 1.0).row
     assert row["verdict"] == "steps" and row["gpus_count"] == 4
     assert row["period_ns"] == pytest.approx(1.2e9, rel=0.02)
 
@@ -213,7 +209,7 @@ def test_gpus_that_idle_beside_the_work_do_not_hide_its_period() -> None:
 @pytest.mark.parametrize("seed", soak(range(12), fast=[0, 1]))
 def test_serving_after_a_warm_up_has_no_period(seed: int) -> None:
     fine = np.concatenate([flat(65), 0.9 * bursts(120, seed)])
-    assert period_row(sampled(fine, 0.1), "sm_active", 1.0)[0]["verdict"] == "none"
+    assert period_of(sampled(fine, 0.1), "sm_active", 1.0).row["verdict"] == "none"
 
 
 def test_noise_after_an_idle_stretch_has_no_period() -> None:
@@ -226,7 +222,7 @@ def test_noise_after_an_idle_stretch_has_no_period() -> None:
             walk[i] += 0.9 * walk[i - 1]
         values = np.concatenate([np.zeros(150), 0.5 + 0.1 * walk, np.zeros(30)])
         one = Readings("g", np.arange(380.0), values)
-        row, _ = period_row([one], "sm_active", 0.0)  # no ceiling: nothing is an echo
+        row = period_of([one], "sm_active", 0.0).row  # no ceiling: nothing is an echo
         false += row["verdict"] == "steps"
     assert false <= 4
 
@@ -345,11 +341,11 @@ def test_the_gpu_that_does_not_wait_is_a_suspect_beside_its_clock(tmp_path: Path
 def test_one_reading_and_a_reading_that_never_changes_have_reasons_of_their_own() -> None:
     def reason(times: list[float]) -> str:
         one = Readings("g", np.array(times), np.full(len(times), 300.0))
-        return str(period_row([one], "power", 700.0)[0]["reason"])
+        return str(period_of([one], "power", 700.0).row["reason"])
 
     assert "was read once" in reason([1.0])
     assert "was read 3 times and never changed" in reason([1.0, 2.0, 3.0])
-    assert "not at times" in str(period_row([], "power", 700.0)[0]["reason"])
+    assert "not at times" in str(period_of([], "power", 700.0).row["reason"])
 
 
 def table_of(tmp_path: Path, name: str, fine: Floats, columns: str, scale: float) -> None:
@@ -385,7 +381,7 @@ def test_traffic_shows_the_period_where_no_activity_is_sampled(
 def test_traffic_of_steps_too_short_for_the_sampling_is_no_period(step_s: float) -> None:
     """No link's speed is known: what a faster rhythm may look like is bounded by the mean."""
     readings = sampled(activity(step_s, spread=0.0) - 0.35, scale=20e9)
-    assert period_row(readings, "tx_rate", float("inf"))[0]["verdict"] == "none"
+    assert period_of(readings, "tx_rate", float("inf")).row["verdict"] == "none"
 
 
 def test_the_period_is_of_what_is_selected(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pytest
-from derived_runs import MS, WHERE, Rows, job, kernel, marker, placed, process, run, trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_tables import database
 
+from derived_runs import MS, WHERE, Rows, job, kernel, marker, placed, process, run, trace
 from soaks import examples
 from tracekit.derive.placement.sources import natural
 from tracekit.derive.run import derive

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from derived_runs import MS, WHERE, Rows, job, marker, placed, process, run, trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_tables import database
 
+from derived_runs import MS, WHERE, Rows, job, marker, placed, process, run, trace
 from soaks import examples
 from tracekit.derive.run import derive
 from tracekit.errors import AmbiguousInputError

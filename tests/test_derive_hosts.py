@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from derived_runs import job, placed, run, trace
 from source_tables import database
 
+from derived_runs import job, placed, run, trace
 from tracekit.derive.placement.hosts import canonical
 from tracekit.derive.run import derive
 

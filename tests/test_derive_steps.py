@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from derived_runs import MS, Rows, kernel, marker, run, trace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from derived_runs import MS, Rows, kernel, marker, run, trace
 from tracekit.derive.steps import warmup_count
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from derived_runs import Rows, job, trace
 from source_tables import database
 
+from derived_runs import Rows, job, trace
 from tracekit.derive.infer import group_dimension, infer_job
 from tracekit.derive.run import derive
 from tracekit.job import JobDescription

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run_folders import rows, sources
 
 import tracekit
+from run_folders import rows, sources
 from tracekit import runs, store
 from tracekit.errors import StoreError
 from tracekit.runs import build

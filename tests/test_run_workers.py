@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from memory_sink import source_of
-from run_folders import rows, rows_of_both_at_once
 
+from run_folders import rows, rows_of_both_at_once
 from tracekit import runs, store
 from tracekit.errors import StoreError
 from tracekit.runs import execute, plan

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from run_folders import KILLED, rows, rows_of_both_at_once, start_python
 
+from run_folders import KILLED, rows, rows_of_both_at_once, start_python
 from soaks import soak
 from tracekit import runs, store
 from tracekit.errors import StoreError

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from run_folders import KILLED, rows, rows_of_both_at_once, sources, start_python
 
 import tracekit
+from run_folders import KILLED, rows, rows_of_both_at_once, sources, start_python
 from soaks import soak
 from tracekit import runs, store
 from tracekit.errors import AmbiguousInputError, InputError, StoreError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import Done, Tracekit
 
+from commands import Done, Tracekit
 from tracekit import api
 from tracekit.cli import main
 from traces import write_job

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import ONE_RULE, ROOT, Tracekit, start
 
+from commands import ONE_RULE, ROOT, Tracekit, start
 from soaks import soak
 from tracekit import api, catalog
 from tracekit.cli import main

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import ONE_RULE, Tracekit, assert_refused
 
+from commands import ONE_RULE, Tracekit, assert_refused
 from tracekit import api
 from tracekit.rules.unbuilt import unbuilt_rules
 from traces import make_trace, write_trace

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from commands import ONE_RULE, Tracekit, assert_refused, start
 
+from commands import ONE_RULE, Tracekit, assert_refused, start
 from soaks import soak
 from traces import BASE_NS, make_trace, write_trace
 

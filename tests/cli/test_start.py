@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import ROOT, Tracekit
 
+from commands import ROOT, Tracekit
 from soaks import soak
 from tracekit import catalog, rules
 from tracekit.cli.commands import COMMANDS

@@ -171,12 +171,12 @@ class Objects:
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects; those that are gone are gone."""
 
-        def one(name: str) -> None:
+        def delete(name: str) -> None:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.delete_file(self._path(name))
 
         _at_once(
-            lambda name: self._asked(f"{name}: cannot be removed", lambda: one(name)), [*names]
+            lambda name: self._asked(f"{name}: cannot be removed", lambda: delete(name)), [*names]
         )
 
     def remove_empty(self, name: str) -> None:
@@ -191,7 +191,7 @@ class Objects:
 
         local = fs.LocalFileSystem()
 
-        def one(name: str) -> None:
+        def copy(name: str) -> None:
             source = str(folder.resolve() / name)
             fs.copy_files(
                 source,
@@ -202,7 +202,7 @@ class Objects:
             )
 
         _at_once(
-            lambda name: self._asked(f"{name}: cannot be written", lambda: one(name)), [*names]
+            lambda name: self._asked(f"{name}: cannot be written", lambda: copy(name)), [*names]
         )
 
     def download(self, sizes: Mapping[str, int], folder: Path) -> None:
@@ -211,7 +211,7 @@ class Objects:
 
         local = fs.LocalFileSystem()
 
-        def one(name: str) -> None:
+        def fetch(name: str) -> None:
             target = folder.resolve() / name
             target.parent.mkdir(parents=True, exist_ok=True)
             draft = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
@@ -229,7 +229,7 @@ class Objects:
             finally:
                 draft.unlink(missing_ok=True)
 
-        _at_once(lambda name: self._asked(f"{name}: cannot be read", lambda: one(name)), [*sizes])
+        _at_once(lambda name: self._asked(f"{name}: cannot be read", lambda: fetch(name)), [*sizes])
 
     @contextmanager
     def claimed(self, name: str, what: str, dead_after_s: float) -> Iterator[Callable[[], bool]]:

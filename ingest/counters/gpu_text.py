@@ -389,7 +389,7 @@ class _Reader:
             return
         at = len(self._columns)
         name = parts[at] if len(parts) > at else None  # a row that lacks cells may end in anything
-        self._processes.one(number, gpu, key[2], time_ns, source, kind=parts[2][:8], name=name)
+        self._processes.process(number, gpu, key[2], time_ns, source, kind=parts[2][:8], name=name)
 
     def _app(self, number: int, line: str) -> None:
         """A process as a row of CSV; only its name may hold a comma."""
@@ -417,7 +417,7 @@ class _Reader:
                 self._app_moments = {gpu: moment}
         said = row.get("used_gpu_memory", row.get("used_memory", ""))
         used = re.fullmatch(r"(\d{1,9})(?: MiB)?", said)
-        self._processes.one(
+        self._processes.process(
             number,
             gpu,
             int(pid),

@@ -65,7 +65,7 @@ class Processes:
             self.end_reading()
         self._now[gpu] = (place, time_ns, source, set())
 
-    def one(
+    def process(
         self,
         place: int,
         gpu: Gpu,

@@ -241,7 +241,7 @@ class QueryLog:
             pid = process.get("process id", "")
             if process.get("gpu instance id", "").isdecimal() or not re.fullmatch(r"\d{1,9}", pid):
                 continue  # of a GPU that is cut into instances, each has its own
-            self._processes.one(
+            self._processes.process(
                 block.place, gpu, int(pid), time_ns, source,
                 kind=process.get("type", "")[:8] or None, name=process.get("name"),
                 memory_bytes=_mebibytes(process.get("used gpu memory", "")),
@@ -308,7 +308,7 @@ class Table:
             return -1
         gpu = self._gpus.get(int(words[0]))
         if gpu is not None and re.fullmatch(r"\d{1,9}", words[at]) and words[at + 1] in _TYPES:
-            self._processes.one(
+            self._processes.process(
                 number, gpu, int(words[at]), *self._time, kind=words[at + 1][:8],
                 name=" ".join(words[at + 2 : -1]), memory_bytes=_mebibytes(words[-1]),
             )  # fmt: skip

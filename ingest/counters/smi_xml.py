@@ -222,7 +222,7 @@ class _Document:
         for process in whole:
             used = re.fullmatch(r"(\d{1,9}) MiB", process.get("used_memory", ""))
             if process.get("pid", "").isdecimal() and len(process["pid"]) < 10:
-                self._processes.one(
+                self._processes.process(
                     self._place,
                     gpu,
                     int(process["pid"]),

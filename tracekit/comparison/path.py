@@ -194,7 +194,7 @@ class Paths:
             charged[key] = _by_excess(walked, own_ns, stages)
         return charged
 
-    def own(self, steps: Steps) -> dict[int, dict[str, float]]:
+    def own_ns(self, steps: Steps) -> dict[int, dict[str, float]]:
         """What each rank did in a mean steady step, in ns by cause, on the path or beside it."""
         import numpy as np
 

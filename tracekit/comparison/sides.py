@@ -112,7 +112,7 @@ class RunRows:
     @cached_property
     def own_ns(self) -> Mapping[int, Mapping[str, float]]:
         """What each rank did in a mean steady step, by cause."""
-        return self.paths.own(self.steps) if self.paths else {}
+        return self.paths.own_ns(self.steps) if self.paths else {}
 
     @cached_property
     def has_path(self) -> bool:

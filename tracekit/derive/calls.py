@@ -78,7 +78,8 @@ SELECT source_id, place, attempt, capture, rank, clock_id, start_ns, start_ns + 
        if(timeline = 'host', start_ns, coalesce(enqueue_ns, start_ns)) AS asked_ns,
        lane_name, group_id, group_name, coalesce(group_size, -1) AS group_size,
        coalesce(sequence, -1) AS sequence, kind AS op, is_pair,
-       coalesce(message_bytes, -1) AS message_bytes, coalesce(t.one, lower(dtype), '') AS dtype,
+       coalesce(message_bytes, -1) AS message_bytes,
+       coalesce(t.element_type, lower(dtype), '') AS dtype,
        coalesce(src_rank, -1) AS src_rank, coalesce(dst_rank, -1) AS dst_rank,
        coalesce(timeline, 'device') AS timeline, coalesce(thread, -1) AS thread,
        coalesce(step, -1) AS step,
@@ -228,7 +229,7 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
     import pyarrow as pa
 
     names, types = zip(*((n, dtype) for dtype, known in _TYPES.items() for n in known), strict=True)
-    words = pa.table({"name": pa.array(names), "one": pa.array(types)})
+    words = pa.table({"name": pa.array(names), "element_type": pa.array(types)})
     with relations(con, derive_context=context, derive_members=members, derive_types=words):
         rows: Any = arrow_table(con, _CALLS)
     ints: dict[str, Ints] = {}

@@ -193,8 +193,8 @@ def at_least(bad: int, count: int, ratio: float) -> float:
         return 1.0
     log, log_not = math.log(ratio), math.log1p(-ratio)
 
-    def one(k: int) -> float:
+    def exactly(k: int) -> float:
         ways = math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
         return math.exp(ways + k * log + (count - k) * log_not)
 
-    return min(1.0, math.fsum(one(k) for k in range(bad, count + 1)))
+    return min(1.0, math.fsum(exactly(k) for k in range(bad, count + 1)))

@@ -59,14 +59,14 @@ class Peers:
 
     def __init__(self, window: Window) -> None:
         self.groups: dict[Any, list[tuple[int, Block]]] = defaultdict(list)
-        self.own: dict[Any, list[Block]] = defaultdict(list)
+        self.of_rank: dict[Any, list[Block]] = defaultdict(list)
         self.window = window
         self._names: dict[Any, _Names] = {}
         self._usual: dict[Any, tuple[Floats, Floats, Floats] | None] = {}
         for rank, blocks in window.ranks.items():
             for position, block in enumerate(blocks.blocks):
                 self.groups[self._key(rank, position, block)].append((rank, block))
-                self.own[rank, block.signature].append(block)
+                self.of_rank[rank, block.signature].append(block)
 
     def _key(self, rank: int, position: int, block: Block) -> Any:
         return position, self.window.ranks[rank].stage, tuple(sorted(block.signature))
@@ -78,7 +78,7 @@ class Peers:
         group = [b for _, b in self.groups[who]]
         if len(group) < 2:
             who = rank, block.signature
-            group = self.own[who]
+            group = self.of_rank[who]
         if (who, block.key) not in self._usual:
             same = [b for b in group if b.key == block.key]
             is_most = 2 * len(same) > len(group)
@@ -94,7 +94,7 @@ class Peers:
         if not others and len(without) < len(self.window.ranks):
             return self._by_name(position, without).applied(block)
         if not others:
-            others = self.own[rank, block.signature]
+            others = self.of_rank[rank, block.signature]
         same = [b for b in others if b.signature == block.signature]
         if not same:
             return self._scaled(block, others)
@@ -139,14 +139,14 @@ class _Names:
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        self.found: list[dict[int, tuple[float, float]]] = []
+        self.usual_by_reach: list[dict[int, tuple[float, float]]] = []
         for reach in _REACHES:
             keys = np.concatenate([_surroundings(b, reach) for b in blocks])
             host = np.concatenate([b.host_ns for b in blocks])
             work = np.concatenate([b.work_ns for b in blocks])
             order = np.argsort(keys, kind="stable")
             cuts = np.flatnonzero(np.diff(keys[order])) + 1
-            self.found.append(
+            self.usual_by_reach.append(
                 {
                     int(keys[rows[0]]): (float(np.median(host[rows])), float(np.median(work[rows])))
                     for rows in np.split(order, cuts)
@@ -158,7 +158,7 @@ class _Names:
         """The block with the usual times."""
         host, work = block.host_ns.copy(), block.work_ns.copy()
         known = np.zeros(len(host), np.bool_)
-        for reach, by_key in zip(_REACHES, self.found, strict=True):
+        for reach, by_key in zip(_REACHES, self.usual_by_reach, strict=True):
             keys = _surroundings(block, reach)
             for row in np.flatnonzero(~known).tolist():
                 usual = by_key.get(int(keys[row]))

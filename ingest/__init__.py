@@ -26,6 +26,7 @@ from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, JOB_LOG, RAS, TESTS
 from tracekit.ingest.nsys import NsysIngestor
 from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
 from tracekit.ingest.schedulers import SCHEDULERS
+from tracekit.ingest.stacks import StacksIngestor
 from tracekit.ingest.trackers import TRACKERS
 
 __all__ = [
@@ -53,6 +54,7 @@ INGESTORS: tuple[Ingestor, ...] = (
     RAS,
     TESTS_JSON,
     *SCHEDULERS,
+    StacksIngestor(),
     *FAMILIES,
     *TRACKERS,  # behind the counters, whose tables may have a column of steps beside them
     JOB_LOG,  # last: it takes any log that nobody knows

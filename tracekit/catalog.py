@@ -114,6 +114,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/standing",
     "comm/enqueued_calls",
     "comm/absent_waits",
+    "comm/rank_stacks",
     "counters/port_counters",
     "counters/network_correlation",
     "counters/port_steps",

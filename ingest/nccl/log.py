@@ -17,6 +17,7 @@ from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
+from tracekit.ingest.stackdumps import reader as stacks
 from tracekit.ingest.steplog import failures
 from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import StepReader
@@ -86,7 +87,9 @@ Tail = tuple[int, int | None, str | None, str | None, int | None, int | None]
 MAX_SHAPES = 5000
 SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
-WORDS = (b"CCL", *watchdog.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS)
+WORDS = (
+    b"CCL", *watchdog.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS, *stacks.WORDS,
+)  # fmt: skip
 """Each line that is read has one of these, or stands in a table of nccl-tests."""
 _ANY_WORD = any_of(WORDS)
 
@@ -109,6 +112,7 @@ class LogReader:
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
         self.steps = StepReader(sink, dict(source.columns).get(STEP_PATTERN))
         self.failures = failures.FailureReader(sink)
+        self.stacks = stacks.StackReader(sink, source.path)
         self.phases = PhaseReader(sink)
         self.place = 0
         self.messages_count = 0
@@ -139,7 +143,8 @@ class LogReader:
         block = b"\n".join(batch)
         rest = self.steps.take(batch, block, before + 1)
         self.phases.take(enumerate(batch, before + 1) if rest is None else rest, block)
-        is_within = self.bench.section is not None or self.failures.is_open
+        is_open = self.failures.is_open or self.stacks.is_open
+        is_within = self.bench.section is not None or is_open
         left: Iterable[tuple[int, bytes]] = enumerate(batch, before + 1) if rest is None else rest
         if not is_within and not self._has_words(block, rest):
             left = ()
@@ -165,6 +170,8 @@ class LogReader:
         if b"\x1b" in line or b"\r" in line:
             line = lines.clean(line)
         self.failures.take(line, self.place)
+        if self.stacks.take(line, self.place):
+            return
         if b"CCL" in line:
             pieces = self.splitter.split(line)
             if pieces is not None:
@@ -563,6 +570,7 @@ class LogReader:
         self.steps.finish()
         is_local = not self.times and self.steps.basis != "epoch"
         self.failures.finish(keeps_times=is_local)
+        self.stacks.finish()
         self.phases.finish()
         self.comms.write(self.comm_rows)
         for rows in (self.ops, self.edges, self.choices, self.events, self.comm_rows):
@@ -604,7 +612,8 @@ class LogReader:
         known = [n for n, _ in self.comms.processes if n is not None]
         hosts = sorted(set(known))
         is_ours = self.messages_count or self.bench.rows_count or self.bench.sections_count
-        has_found = bool(is_ours or self.watchdog.count or self.steps.count or self.failures.count)
+        others = (self.watchdog, self.steps, self.failures, self.stacks)
+        has_found = bool(is_ours or any(reader.count for reader in others))
         facts: dict[str, object] = {
             "producer": self._producer(),
             "place_kind": "line",

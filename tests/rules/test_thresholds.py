@@ -85,7 +85,7 @@ UNDECIDED = {
 
 CONSTANTS = {
     "the most that a finding or a report lists": """
-        absent.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
+        absent.MAX_NAMED stack_hang.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
         facts.MAX_CANDIDATES facts.MAX_PLACES facts.MAX_READINGS stalls.MAX_PLACES
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES history.SHOWN_EPISODES signals.SHOWN_ERRORS

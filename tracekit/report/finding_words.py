@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.findings import Evidence, Finding, Impact
+from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.report.model import Document
 from tracekit.rules import rule
 from tracekit.rules.recurrence import how_many
@@ -20,7 +20,7 @@ def cost_words(document: Document, cause: Finding) -> str:
 
 def _cost_alone(document: Document, cause: Finding) -> str:
     impact = cause.impact
-    if rule(cause.rule).is_hang:
+    if rule(cause.rule).is_hang and cause.severity is Severity.CRITICAL:
         return "the whole job, until a timeout or somebody ends it."
     step_s = sum(p.s_per_step for p in document.step_budget)
     if impact.s_per_step is None or impact.step_ratio is None:

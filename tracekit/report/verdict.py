@@ -47,7 +47,7 @@ def judge(
     they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is
     missing and calls could not be matched without it.
     """
-    hang = next((f for f in findings if rule(f.rule).is_hang), None)
+    hang = next((f for f in findings if _is_hang(f)), None)
     if hang is not None:
         return Judgement(Verdict(kind="hang", finding=hang.id, sentence=hang.summary))
     cause = next((f for f in ordered(findings) if _is_cause(f)), None)
@@ -81,6 +81,11 @@ def judge(
         or _port(facts, limits, findings)
         or _inherent(facts, limits, rules_run, has_silenced, is_whole, findings)
     )
+
+
+def _is_hang(finding: Finding) -> bool:
+    """Whether the job stands still: a rule of hangs may also see what only may become one."""
+    return rule(finding.rule).is_hang and finding.severity is Severity.CRITICAL
 
 
 def _is_cause(finding: Finding) -> bool:

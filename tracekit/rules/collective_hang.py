@@ -45,7 +45,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Finding
-from tracekit.rules import nccl_hang, open_hang, ras_hang, standing_hang, standstill
+from tracekit.rules import (
+    nccl_hang,
+    open_hang,
+    ras_hang,
+    stack_hang,
+    standing_hang,
+    standstill,
+)
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
@@ -62,10 +69,29 @@ class CollectiveHangThresholds(standstill.SilenceThresholds):
     min_stuck_ratio: float = threshold(
         10.0, "times the usual call of its kind: one that lasts so long is stood in, not worked in"
     )
+    min_dumps_count: int = threshold(
+        2, "dumps of each process that show the same: one is a moment of any job"
+    )
 
 
 def evaluate(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
     """The communicators in which members stopped at different calls, for good."""
+    outcome = _counted(facts, limits)
+    if not facts.of(stack_hang.QUERY):
+        return outcome
+    if outcome.findings:
+        findings = tuple(stack_hang.seen(facts, f) for f in outcome.findings)
+        return replace(outcome, findings=findings)
+    finding = stack_hang.hang(facts, limits.min_dumps_count)
+    if finding is not None:
+        return RuleOutcome(findings=(finding,))
+    if stack_hang.is_unclear(facts):
+        return facts.lacking("stacks that show what the ranks wait for", stack_hang.NATIVE)
+    return RuleOutcome()
+
+
+def _counted(facts: Facts, limits: CollectiveHangThresholds) -> RuleOutcome:
+    """What traces, logs and NCCL's own counts say."""
     logged = nccl_hang.hang(facts, limits.min_silence_ns)
     traced = _unexplained(facts, _traced(facts, limits))
     counted = ras_hang.hang(facts, limits.min_silence_ns)
@@ -205,7 +231,7 @@ RULE = Rule(
     summary="The job stands still in a collective that some member never entered.",
     owner="platform",
     thresholds=CollectiveHangThresholds(),
-    queries=(*nccl_hang.HANG_QUERIES, "nccl_comms", standing_hang.QUERY),
+    queries=(*nccl_hang.HANG_QUERIES, "nccl_comms", standing_hang.QUERY, stack_hang.QUERY),
     kernel_queries=("last_calls", open_hang.QUERY, standing_hang.QUERY),
     evaluate=evaluate,
     doc=__doc__,

@@ -18,7 +18,7 @@ rather than guessed; every inferred identity has a ``*_source`` column (``IDENTI
 
 from __future__ import annotations
 
-from tracekit.schema import counters, history, joined, nccl, places, sources, traces
+from tracekit.schema import counters, history, joined, nccl, places, sources, stacks, traces
 from tracekit.schema.declare import (
     IDENTITY_SOURCES,
     UNIT_SUFFIXES,
@@ -38,7 +38,7 @@ __all__ = [
     "table",
 ]
 
-REGISTRY_VERSION = 12
+REGISTRY_VERSION = 13
 """Raised when the meaning or the set of columns changes; part of every run's key."""
 
 TABLES: tuple[Table, ...] = (
@@ -48,6 +48,7 @@ TABLES: tuple[Table, ...] = (
     *nccl.TABLES,
     *counters.TABLES,
     *history.TABLES,
+    *stacks.TABLES,
     *joined.TABLES,
 )
 

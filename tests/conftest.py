@@ -13,6 +13,7 @@ import duckdb
 import pytest
 import samples
 from failed_queries import ask_with_each_query_failed
+from proofs import create_empty_tables
 
 import soaks
 from nccl_rules import build, known_facts  # noqa: F401  # fixtures of many files
@@ -96,7 +97,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDB
     """
     spill = tmp_path_factory.mktemp("spill")
     with reader.connect([], threads=1, memory_bytes=None, spill=spill) as connection:
-        catalog.create_empty_tables(connection)
+        create_empty_tables(connection)
         catalog.load_macros(connection)
         yield connection
 

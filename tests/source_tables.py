@@ -7,8 +7,8 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from proofs import create_empty_tables
 
-from tracekit import catalog
 from tracekit.errors import UsageError
 from tracekit.schema import TABLES, table
 
@@ -35,7 +35,7 @@ def create_table(
     con: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Mapping[str, object]]
 ) -> None:
     """Create a logical table that holds these rows; columns that a row lacks are null."""
-    catalog.create_empty_tables(con, [name])
+    create_empty_tables(con, [name])
     given = {key for row in rows for key in row}
     unknown = given - {c.name for c in table(name).columns}
     if unknown:

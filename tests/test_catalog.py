@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from proofs import check_query
 from source_tables import create_table
 
 import tracekit
@@ -40,7 +41,7 @@ def _query(text: str = TEXT) -> catalog.Query:
 
 @pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
 def test_every_header_is_true_of_its_query(query: catalog.Query) -> None:
-    assert catalog.check(query) == []
+    assert check_query(query) == []
 
 
 @pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
@@ -71,7 +72,7 @@ def test_a_header_is_read_whole() -> None:
     assert query.params[1].doc == "Which way, told on two lines."
     assert query.columns[1] == catalog.QueryColumn("step", "BIGINT", "Step.")
     assert query.source == "nowhere."
-    assert catalog.check(query) == []
+    assert check_query(query) == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_header_is_read_whole() -> None:
 )
 def test_a_header_that_is_not_true_is_reported(old: str, new: str, problem: str) -> None:
     assert old in TEXT
-    problems = catalog.check(_query(TEXT.replace(old, new, 1)))
+    problems = check_query(_query(TEXT.replace(old, new, 1)))
     assert any(p.startswith(problem) for p in problems), problems
 
 
@@ -122,7 +123,7 @@ def test_what_is_of_a_device_has_its_rank_and_reads_it_or_says_so() -> None:
     assert of_device["sync_stall"] == "" and of_device["last_calls"] == "device"
     assert not of_device.keys() & {"group_bandwidth", "comm_summary", "gpu_counters", "step_time"}
     (query,) = (q for q in catalog.queries() if q.name == "sync_stall")
-    problems = catalog.check(dataclasses.replace(query, shows="device"))
+    problems = check_query(dataclasses.replace(query, shows="device"))
     assert problems == ["shows a device, as all do that read gpu_op"]
 
 
@@ -258,7 +259,7 @@ def test_what_finds_nothing_has_the_same_columns(con: duckdb.DuckDBPyConnection)
             assert not catalog.finds_nothing(query, filled)
             assert catalog.finds_nothing(query, filled - {query.needs[-1]} | {"annotation:other"})
             assert catalog.no_rows(con, query).equals(catalog.run(con, query.name))
-    problems = catalog.check(_query(TEXT.replace("-- grain", "-- needs: gpu_op\n-- grain", 1)))
+    problems = check_query(_query(TEXT.replace("-- grain", "-- needs: gpu_op\n-- grain", 1)))
     assert problems == ["needs gpu_op, which it does not read"]
 
 

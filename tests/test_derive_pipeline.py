@@ -10,10 +10,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import samples
+from proofs import create_empty_tables
 from source_tables import create_table
 
 from soaks import soak
-from tracekit import catalog
 from tracekit.derive.operation_names import RangeName, read_name
 from tracekit.derive.pipeline import derive_pipeline
 from tracekit.job import JobDescription, parse_job
@@ -113,7 +113,7 @@ class Traces:
             table("step").arrow_schema(),
         )  # fmt: skip
         with duckdb.connect() as con:
-            catalog.create_empty_tables(con)
+            create_empty_tables(con)
             for name, rows in self.rows.items():
                 create_table(con, name, rows)
             found = derive_pipeline(con, context, steps, job, notes if notes is not None else [])

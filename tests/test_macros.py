@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from proofs import check_macro
 
 import tracekit.queries
 from tracekit import catalog, macros
@@ -36,7 +37,7 @@ def _macro(text: str = TEXT) -> macros.Macro:
 
 @pytest.mark.parametrize("macro", macros.macros().values(), ids=lambda m: m.name)
 def test_every_header_is_true_of_its_macro(macro: macros.Macro) -> None:
-    assert macros.check(macro) == []
+    assert check_macro(macro) == []
 
 
 @pytest.mark.parametrize("macro", macros.macros().values(), ids=lambda m: m.name)
@@ -77,7 +78,7 @@ def test_a_header_is_read_whole() -> None:
     assert macro.why == "Why it matters."
     assert macro.params[1] == macros.MacroParam("limit_ns", "BIGINT", "Only longer ones, in ns.")
     assert macro.columns == (("step", "BIGINT"), ("dur_ns", "BIGINT"))
-    assert macros.check(macro) == []
+    assert check_macro(macro) == []
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_a_header_is_read_whole() -> None:
 )
 def test_a_header_that_is_not_true_is_reported(old: str, new: str, problem: str) -> None:
     assert old in TEXT
-    problems = macros.check(_macro(TEXT.replace(old, new, 1)))
+    problems = check_macro(_macro(TEXT.replace(old, new, 1)))
     assert any(p.startswith(problem) for p in problems), problems
 
 

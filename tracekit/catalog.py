@@ -1,4 +1,4 @@
-"""The query catalogue: find a named query, parse and prove its header, run it.
+"""The query catalogue: find a named query, parse its header, run it.
 
 A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines, then one SELECT::
 
@@ -23,9 +23,9 @@ A query is one file ``queries/<subject>/<name>.sql``: a header of comment lines,
     -- source: Where a formula comes from (optional).
     SELECT ...
 
-``check`` proves the header against the query instead of trusting it. Queries read the logical
-tables of the registry (views that carry rank, attempt, capture_id, clock_id and host) and the
-macros of ``queries/macros/`` (tracekit.macros); they know nothing of files.
+Tests prove each header against its query instead of trusting it. Queries read the logical tables of
+the registry (views that carry rank, attempt, capture_id, clock_id and host) and the macros of
+``queries/macros/`` (tracekit.macros); they know nothing of files.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tracekit import macros
 from tracekit.errors import QueryError, UsageError
-from tracekit.schema import TABLES, table
+from tracekit.schema import table
 from tracekit.store import arrow_table
 
 if TYPE_CHECKING:
@@ -571,24 +572,8 @@ def _completion(path: str, entries: Iterable[tuple[str, str]]) -> Completion | N
 
 def _header(path: str, text: str) -> tuple[str, str, list[tuple[str, str]]]:
     """Title, why paragraphs, and the keyed entries with their continuation lines joined."""
-    prose: list[str] = []
-    entries: list[tuple[str, str]] = []
-    for line in text.splitlines():
-        if not line.startswith("--"):
-            break
-        keyed = _KEY.fullmatch(line)
-        if keyed:
-            entries.append((keyed[1], keyed[2].strip()))
-        elif entries and line.startswith("--   "):
-            key, value = entries[-1]
-            entries[-1] = (key, f"{value} {line[2:].strip()}")
-        elif entries:
-            raise ValueError(f"{path}: neither a key nor an indented continuation: {line!r}")
-        else:
-            prose.append(line[2:].strip())
-    title, _, rest = "\n".join(prose).partition("\n")
-    paragraphs = [" ".join(p.split()) for p in rest.split("\n\n")]
-    return title, "\n\n".join(p for p in paragraphs if p), entries
+    title, *lines = takewhile(lambda line: line.startswith("--"), text.splitlines())
+    return title[2:].strip(), *macros.header_of(path, lines, _KEY)
 
 
 def _param(path: str, text: str) -> Param:
@@ -633,85 +618,3 @@ def _did_you_mean(name: str, known: Iterable[str], what: str) -> str:
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"{what}: {', '.join(names) or 'none'}"
-
-
-# ---------------------------------------------------------------- proof
-
-
-def check(query: Query) -> list[str]:
-    """Prove a query's header; one sentence for each thing that does not hold.
-
-    Columns are proved by running on empty tables; reads by leaving out one table at a time;
-    parameters because DuckDB takes neither one too many nor one too few.
-    """
-    problems = [
-        f"grain {g} is no output column"
-        for g in query.grain
-        if g not in {c.name for c in query.columns}
-    ]
-    if not query.title.endswith("."):
-        problems.append("the title is not a sentence")
-    if not query.why:
-        problems.append("there is no why paragraph")
-    problems += [
-        f"needs {name}, which it does not read"
-        for name in query.needs
-        if name.partition(_DOMAIN)[0] not in query.reads
-    ]
-    if query.asked and not ASKED.fullmatch(query.asked):
-        problems.append(f"is asked {query.asked!r}, which is no time at which a diagnosis asks")
-    if query.shows and (query.shows != "device" or not query.is_of_device):
-        problems.append(f"shows {query.shows!r}, and not what the device of a rank did")
-    if query.shows and "gpu_op" in query.reads:
-        problems.append("shows a device, as all do that read gpu_op")
-    unknown = [name for name in query.reads if name not in {t.name for t in TABLES}]
-    if unknown:
-        return [*problems, *(f"reads {name}, which is no table" for name in unknown)]
-    import duckdb
-
-    # Without replacement scans: a Python variable named like a table must not stand in for it.
-    with duckdb.connect(config={"python_enable_replacements": False}) as con:
-        create_empty_tables(con, query.reads)
-        columns = _loaded(con, query) or _described(con, query)
-        if isinstance(columns, str):
-            return [*problems, f"does not run on empty tables: {columns}"]
-        declared = [(c.name, c.type) for c in query.columns]
-        if columns != declared:
-            problems += [f"declares column {n} {t}" for n, t in declared if (n, t) not in columns]
-            problems += [f"returns column {n} {t}" for n, t in columns if (n, t) not in declared]
-            problems += [] if set(columns) ^ set(declared) else ["columns are in another order"]
-        for name in query.reads:
-            con.execute(f'DROP TABLE "{name}"')
-            if not isinstance(_described(con, query), str):
-                problems.append(f"declares that it reads {name}, and runs without it")
-            create_empty_tables(con, [name])
-    return problems
-
-
-def _loaded(con: duckdb.DuckDBPyConnection, query: Query) -> str | None:
-    """Load the query's macros; DuckDB's message where one reads what the query does not declare."""
-    import duckdb
-
-    try:
-        load_macros(con, query.sql)
-    except duckdb.Error as error:
-        return str(error).splitlines()[0]
-    return None
-
-
-def _described(con: duckdb.DuckDBPyConnection, query: Query) -> list[tuple[str, str]] | str:
-    """Names and types of the columns on the connection's tables, or DuckDB's message."""
-    import duckdb
-
-    try:
-        con.execute(query.sql, query.bind({}))
-    except duckdb.Error as error:
-        return str(error).splitlines()[0]
-    return [(str(d[0]), str(d[1])) for d in con.description or ()]
-
-
-def create_empty_tables(con: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-    """Create logical tables of the registry (all, or those named), context columns included."""
-    for name in [t.name for t in TABLES] if names is None else names:
-        columns = ", ".join(f'"{c.name}" {c.type}' for c in table(name).columns)
-        con.execute(f'CREATE OR REPLACE TABLE "{name}" ({columns})')

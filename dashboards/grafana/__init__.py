@@ -16,7 +16,6 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "fleet.json"
-ALERTS = FOLDER / "alerts.yml"
 
 WIDTH = 24
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -193,8 +192,3 @@ def dashboard() -> str:
         "panels": _placed(),
     }
     return json.dumps(said, indent=1) + "\n"
-
-
-def expressions(text: str) -> dict[str, str]:
-    """What a dashboard asks Prometheus, by the panel's title."""
-    return {p["title"]: p["targets"][0]["expr"] for p in json.loads(text)["panels"]}

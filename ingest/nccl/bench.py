@@ -25,7 +25,6 @@ _REDUCTIONS = frozenset({b"sum", b"prod", b"max", b"min", b"avg", b"none", b"mul
 WORDS = (b"# nThread", b"# Collective test", b"# nccl-tests")
 """What a table begins with."""
 _START = re.compile(rb"# Collective test starting: (\w{1,40})")
-_END = re.compile(rb"# Collective test concluded: (\w{1,40})")
 _VERSION = re.compile(rb"# nccl-tests version (\S{1,20}) nccl-headers=(\d+) nccl-library=(\d+)")
 _SETTINGS = re.compile(
     rb"# nThreads? (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((factor|bytes)\)"

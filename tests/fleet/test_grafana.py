@@ -24,6 +24,11 @@ from tracekit.fleet.night import judged
 from tracekit.fleet.rollup import Rolled
 
 METRIC = re.compile(r"tracekit_\w+")
+ALERTS = grafana.FOLDER / "alerts.yml"
+EXPRESSIONS = {
+    p["title"]: p["targets"][0]["expr"] for p in json.loads(grafana.dashboard())["panels"]
+}
+"""What the dashboard asks Prometheus, by the panel's title."""
 NOON_S = int(datetime.fromisoformat(day_of(30)).replace(tzinfo=UTC).timestamp()) + 12 * 3600
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="needs promtool: apt-get install prometheus"
@@ -35,11 +40,9 @@ def test_the_committed_dashboard_is_what_its_generator_writes() -> None:
 
 
 def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
-    asked = {
-        m for e in grafana.expressions(grafana.dashboard()).values() for m in METRIC.findall(e)
-    }
+    asked = {m for e in EXPRESSIONS.values() for m in METRIC.findall(e)}
     assert asked == set(metrics.HELP)
-    assert set(METRIC.findall(grafana.ALERTS.read_text())) < set(metrics.HELP)
+    assert set(METRIC.findall(ALERTS.read_text())) < set(metrics.HELP)
 
 
 def test_panels_fill_the_width_and_do_not_overlap() -> None:
@@ -81,7 +84,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    (folder / "prometheus.yml").write_text(f"rule_files: ['{grafana.ALERTS}']\n")
+    (folder / "prometheus.yml").write_text(f"rule_files: ['{ALERTS}']\n")
     words = [
         program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
         "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}",
@@ -120,7 +123,7 @@ def _asked(address: str, path: str, **query: object) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("title", grafana.expressions(grafana.dashboard()))
+@pytest.mark.parametrize("title", EXPRESSIONS)
 def test_every_panel_gets_data_from_prometheus(title: str, prometheus: str) -> None:
     panel = next(p for p in json.loads(grafana.dashboard())["panels"] if p["title"] == title)
     expr = panel["targets"][0]["expr"]
@@ -146,9 +149,9 @@ def test_every_panel_gets_data_from_prometheus(title: str, prometheus: str) -> N
 
 @needs_promtool
 def test_the_alerts_are_rules_and_fire_when_they_should(tmp_path: Path) -> None:
-    assert "SUCCESS: 4 rules found" in _promtool("check", "rules", grafana.ALERTS)
+    assert "SUCCESS: 4 rules found" in _promtool("check", "rules", ALERTS)
     tests = {
-        "rule_files": [str(grafana.ALERTS)],
+        "rule_files": [str(ALERTS)],
         "evaluation_interval": "1h",
         "tests": [
             {

@@ -12,7 +12,6 @@ from samples import pipe
 from tracekit.errors import InputError, UsageError
 from tracekit.whatif import (
     analyse,
-    layout_from_meta,
     parse_remove,
     parse_scale,
     saved_by_stage_s,
@@ -379,12 +378,6 @@ def test_a_rank_and_a_type_can_be_scaled() -> None:
     assert double.t_s == pytest.approx(30.0)
     # F stays 1 and 2, B becomes 3 everywhere: 2 x 5 on the slow stage and 4 once.
     assert ideal.t_s == pytest.approx(14.0)
-
-
-def test_the_meta_file() -> None:
-    text = "trial_name: x\ndp_size: 2\ndsp_size: 2\npp_size: 4\nvpp_size: 3  # chunks\n"
-    assert layout_from_meta(text) == Layout(dp=4, vpp=3)
-    assert layout_from_meta("nothing") == Layout()
 
 
 def test_sequence_lengths_move_forward_and_backward_together() -> None:

@@ -12,15 +12,26 @@ from hypothesis import strategies as st
 
 from tracekit.errors import InputError, UsageError
 from tracekit.whatif import Places, StreamReplay, WhatIf, parse_remove, parse_scale
-from tracekit.whatif.calls import Call, settled_clocks
+from tracekit.whatif.calls import Call, settled_clocks, step_s
 from tracekit.whatif.executor import Executor
-from tracekit.whatif.streams import raw_step_s
+from tracekit.whatif.streams.compiled import compile_rank
 from tracekit.whatif.streams.scenarios import _cut
 
 US = 1000
 COMPUTE, COMM = 7, 20
 LATENCY, GAP = 3, 1
 Rows = list[dict[str, Any]]
+
+
+def raw_step_s(replay: StreamReplay) -> float:
+    """Replayed length of a step with everything as it was, unexplained delays included: it must be
+    what was measured."""
+    windows = replay.windows
+    return step_s(
+        [w.calls for w in windows],
+        [{r: compile_rank(one, [one.blocks]) for r, one in w.ranks.items()} for w in windows],
+    )
+
 
 _OPERATION = pa.schema(
     [

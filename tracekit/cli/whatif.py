@@ -12,7 +12,7 @@ import typer
 from tracekit.cli import options as o
 from tracekit.cli.diagnosis import settings_of
 from tracekit.cli.look import open_target, tell_losses
-from tracekit.cli.output import check_target, write_text
+from tracekit.cli.output import check_target, write_bytes, write_text
 from tracekit.cli.state import note
 
 
@@ -71,11 +71,12 @@ def whatif(
     measured steps by more than 5 % says so and no figure; docs/whatif.md has examples and limits.
     """
     from tracekit.whatif import parse_remove, parse_scale, to_dict, to_text
-    from tracekit.whatif.figure import check_name, write_heat_map
 
     check_target(output, force)
     if heat_map is not None:
-        check_name(heat_map)
+        from tracekit.dashboards import look, replay_figure
+
+        look.check_name(heat_map)
         check_target(heat_map, force)
     causes = [*map(parse_remove, remove or ()), *map(parse_scale, scale or ())]
     chosen = o.selection(ranks, hosts, steps, None, None, attempt, window)
@@ -90,5 +91,5 @@ def whatif(
         text = to_text(answer)
     write_text(text, output)
     if heat_map is not None:
-        write_heat_map(answer, heat_map)
-        note(f"wrote {heat_map}")
+        figure = replay_figure.heat_map(answer)
+        write_bytes(look.picture(figure, heat_map.suffix), heat_map)

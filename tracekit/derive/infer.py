@@ -87,23 +87,20 @@ def infer_job(
     con: duckdb.DuckDBPyConnection,
     derived: Mapping[str, pa.Table],
     job: JobDescription | None = None,
-    *,
-    attempt: int | None = None,
 ) -> tuple[JobDescription, dict[str, str]]:
     """What the user says and the traces show, and per field where it came from, in words.
 
-    ``derived`` is the result of ``derive`` on the same connection; ``attempt`` defaults to the
-    last one. The user's word wins; where the traces contradict it, the description's ``notes``
-    say so. Sizes are inferred only where every source that names a group agrees and the sizes
-    fit the world; else they stay unknown and the provenance says why. The provenance has the
-    keys that ``job.to_toml`` takes.
+    ``derived`` is the result of ``derive`` on the same connection; the last attempt is told. The
+    user's word wins; where the traces contradict it, the description's ``notes`` say so. Sizes are
+    inferred only where every source that names a group agrees and the sizes fit the world; else
+    they stay unknown and the provenance says why. The provenance has the keys that ``job.to_toml``
+    takes.
     """
     import msgspec
 
     from tracekit.job import Hardware, JobDescription, Parallelism, RankEntry, merge_jobs
 
-    runs = sorted(derived["run"].to_pylist(), key=lambda r: r["attempt"])
-    run = next((r for r in reversed(runs) if attempt in (None, r["attempt"])), None)
+    run = max(derived["run"].to_pylist(), key=lambda r: r["attempt"], default=None)
     if run is None:
         return job or JobDescription(), {}
     chosen = run["attempt"]

@@ -212,14 +212,12 @@ def no_logs(facts: Facts) -> RuleOutcome:
 def log_scope(
     ranks: Iterable[int] = (),
     hosts: Iterable[str] = (),
-    groups: Iterable[str] = (),
     devices: Iterable[str] = (),
 ) -> Scope:
     """What a log names; it has no steps."""
     return Scope(
         ranks=tuple(ranks),
         hosts=tuple(hosts),
-        groups=tuple(safe(g) for g in groups),
         devices=tuple(devices),
         identity_source="log",
     )

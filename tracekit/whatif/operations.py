@@ -1,4 +1,4 @@
-"""The operations of a pipeline job as columns, from timer files or from ``pipeline_op``.
+"""The operations of a pipeline job as columns, from rows of ``pipeline_op``.
 
 Times are float64 seconds here: a replay adds and compares, and the published figures that it is
 held against are in seconds.
@@ -6,15 +6,11 @@ held against are in seconds.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-
-from tracekit.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,21 +32,6 @@ PARAMS_GATHER, GRADS_SCATTER = "params-all-gather", "grads-reduce-scatter"
 SEPARATE_REDUCE = "separate-grads-all-reduce"
 LAYERNORM, EMBEDDING = "layernorm-grads-all-reduce", "embedding-grads-all-reduce"
 CLIP, OPTIMIZER, GC = "optimizer-clip-main-grad", "optimizer", "gc"
-
-TIMER_COLUMNS = (
-    "dp_rank",
-    "stage",
-    "rank",
-    "step",
-    "optype",
-    "start_ts",
-    "duration",
-    "seq_id",
-    "mc",
-    "mb_id",
-    "gmc",
-)
-"""The eleven columns of a per-operation timer file, in its order."""
 
 
 @dataclass(frozen=True)
@@ -108,44 +89,6 @@ _COLUMNS = (
     "microbatch",
     "global_chunk",
 )
-
-
-def is_timer_table(names: Sequence[str]) -> bool:
-    """Whether columns of these names are a per-operation timer file."""
-    return set(TIMER_COLUMNS) <= set(names)
-
-
-def from_timer_table(rows: pa.Table, layout: Layout | None = None) -> Operations:
-    """Operations from a timer file's table (diagnosis by what-if, schema of NDTimeline)."""
-    import pyarrow as pa
-
-    missing = sorted(set(TIMER_COLUMNS) - set(rows.column_names))
-    if missing:
-        raise InputError(f"not a table of pipeline timers: it has no column {', '.join(missing)}")
-    names, codes = _dictionary(rows.column("optype"))
-
-    def ints(name: str) -> Ints:
-        column = rows.column(name).cast(pa.int64())
-        return np.asarray(column.fill_null(-1).to_numpy(), np.int64)
-
-    def floats(name: str) -> Floats:
-        return np.asarray(rows.column(name).cast(pa.float64()).to_numpy(), np.float64)
-
-    return Operations(
-        dp_rank=ints("dp_rank"),
-        stage=ints("stage"),
-        rank=ints("rank"),
-        step=ints("step"),
-        optype=codes,
-        start_s=floats("start_ts"),
-        duration_s=floats("duration"),
-        sequence=ints("seq_id"),
-        chunk=ints("mc"),
-        microbatch=ints("mb_id"),
-        global_chunk=ints("gmc"),
-        names=names,
-        layout=layout or Layout(),
-    )
 
 
 def from_pipeline_rows(rows: pa.Table, layout: Layout | None = None) -> Operations:
@@ -209,15 +152,3 @@ def _dictionary(column: Any) -> tuple[tuple[str, ...], Ints]:
     values = np.asarray(column.cast(pa.string()).to_numpy(zero_copy_only=False), dtype=object)
     names, codes = np.unique(values.astype(str), return_inverse=True)
     return tuple(str(n) for n in names), np.asarray(codes, np.int64)
-
-
-_META_LINE = re.compile(r"\s*(\w+_size)\s*:\s*(\d+)\s*(#.*)?")
-
-
-def layout_from_meta(text: str) -> Layout:
-    """Sizes from the ``meta-*.yaml`` beside a timer file: lines such as ``dp_size: 2``."""
-    sizes = {m[1]: int(m[2]) for line in text.splitlines() if (m := _META_LINE.fullmatch(line))}
-    dp = sizes.get("dp_size")
-    return Layout(
-        dp=None if dp is None else dp * sizes.get("dsp_size", 1), vpp=sizes.get("vpp_size")
-    )

@@ -25,6 +25,6 @@ Limits: a launch that blocks because the queue is full counts as the host's own 
 waiting in a collective on the host; a longer collective does not slow the kernels beside it.
 """
 
-from tracekit.whatif.streams.scenarios import StreamReplay, raw_step_s
+from tracekit.whatif.streams.scenarios import StreamReplay
 
-__all__ = ["StreamReplay", "raw_step_s"]
+__all__ = ["StreamReplay"]

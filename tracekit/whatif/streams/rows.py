@@ -140,7 +140,7 @@ class RankRows:
     waits_told: list[dict[int, list[Wait]]] = field(default_factory=list)
     """By step, the waits of each row told by their places."""
 
-    def free_at(self, explained: bool = True) -> Floats:
+    def free_at(self) -> Floats:
         """When each operation could have begun, by launch, stream and known waits."""
         known = self.moment + self.latency_ns
         has = self.before >= 0
@@ -149,11 +149,10 @@ class RankRows:
         for stream, busy in self.busy_until.items():
             is_busy = first & (self.stream == stream)
             known[is_busy] = np.maximum(known[is_busy], busy + self.gap_ns)
-        if explained:
-            follows = self.follows & (self.tail >= 0)
-            known[follows] = np.maximum(known[follows], self.end[self.tail[follows]])
-            row, other = self.waits[self.kind[self.waits[:, 0]] == OP].T
-            np.maximum.at(known, row, self.end[other])
+        follows = self.follows & (self.tail >= 0)
+        known[follows] = np.maximum(known[follows], self.end[self.tail[follows]])
+        row, other = self.waits[self.kind[self.waits[:, 0]] == OP].T
+        np.maximum.at(known, row, self.end[other])
         return np.asarray(known, np.float64)
 
     def finish(self, stage: int | None) -> RankBlocks:

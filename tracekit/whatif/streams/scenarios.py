@@ -156,21 +156,6 @@ def _cut(values: Sequence[int], factor: float) -> int:
     return max(values)
 
 
-def raw_step_s(replay: StreamReplay) -> float:
-    """Replayed length of a step with everything as it was, unexplained delays included.
-
-    For tests: it must be what was measured.
-    """
-    windows = replay.windows
-    return step_s(
-        [w.calls for w in windows],
-        [
-            {r: compile_rank(of_rank, [of_rank.blocks]) for r, of_rank in w.ranks.items()}
-            for w in windows
-        ],
-    )
-
-
 def _refused(windows: Sequence[Window], base_s: float, replayed_s: float) -> str | None:
     return refused_because(base_s, replayed_s, max(w.unmatched_ratio for w in windows))
 

@@ -12,9 +12,10 @@ import samples
 from samples import pipe
 
 from tracekit.cli import main
-from tracekit.errors import InputError, UsageError
+from tracekit.dashboards import look
+from tracekit.dashboards.replay_figure import MAX_COLUMNS, heat_map
+from tracekit.errors import InputError
 from tracekit.whatif import WhatIf
-from tracekit.whatif.figure import MAX_COLUMNS, heat_map, write_heat_map
 
 RECORDED = Path(__file__).resolve().parents[2] / "fixtures/recorded"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,6 +46,10 @@ def texts(path: Path) -> list[str]:
     return ["".join(e.itertext()).strip() for e in root.iter(f"{SVG}text")]
 
 
+def written(found: WhatIf, path: Path) -> None:
+    path.write_bytes(look.picture(heat_map(found), path.suffix))
+
+
 def image(found: WhatIf) -> Any:
     (axes, _) = heat_map(found).axes
     (shown,) = axes.get_images()
@@ -57,7 +62,7 @@ def test_stages_go_down_and_replicas_across(found: WhatIf, tmp_path: Path) -> No
     assert shown.get_array().shape == (3, 4)
     assert shown.get_array()[1].tolist() == pytest.approx([1.0, 1.0, 1.4, 1.0])
     assert shown.get_clim() == pytest.approx((1.0, 1.4))
-    write_heat_map(large, tmp_path / "map.svg")
+    written(large, tmp_path / "map.svg")
     said = texts(tmp_path / "map.svg")
     assert {"stage", "replica", "times the ideal step", "1.400", "rank 6"} <= set(said)
     assert pipe(found).judgement.sentence in said
@@ -84,7 +89,7 @@ def test_one_hot_replica_of_thousands_is_seen(found: WhatIf) -> None:
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
 def test_the_same_replay_gives_the_same_bytes(found: WhatIf, tmp_path: Path, suffix: str) -> None:
     for name in ("one", "two"):
-        write_heat_map(found, tmp_path / f"{name}.{suffix}")
+        written(found, tmp_path / f"{name}.{suffix}")
     first, second = ((tmp_path / f"{n}.{suffix}").read_bytes() for n in ("one", "two"))
     assert first == second
     assert first[:5] in (b"<?xml", b"\x89PNG\r", b"%PDF-")
@@ -94,21 +99,18 @@ def test_text_is_text_and_no_markup(found: WhatIf, tmp_path: Path) -> None:
     """A sentence with what XML and TeX would read."""
     sentence = "<script>&$\\frac{1}{2}$ rank"
     odd = replace(pipe(found), judgement=replace(pipe(found).judgement, sentence=sentence))
-    write_heat_map(replace(found, pipeline=odd), tmp_path / "map.svg")
+    written(replace(found, pipeline=odd), tmp_path / "map.svg")
     assert sentence in texts(tmp_path / "map.svg")
     assert "<script>" not in (tmp_path / "map.svg").read_text()
 
 
-def test_no_figure_of_a_refused_or_another_replay(found: WhatIf, tmp_path: Path) -> None:
+def test_no_figure_of_a_refused_or_another_replay(found: WhatIf) -> None:
     refused = replace(found, refused="the replay misses the step")
     with pytest.raises(InputError, match="no heat map: the replay misses"):
-        write_heat_map(refused, tmp_path / "map.svg")
+        heat_map(refused)
     calls = replace(found, method="streams", pipeline=None)
     with pytest.raises(InputError, match="replay by streams"):
         heat_map(calls)
-    with pytest.raises(UsageError, match="no kind of figure"):
-        write_heat_map(found, tmp_path / "map.exe")
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:
@@ -119,3 +121,7 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
             main([*command, *more])
         assert ended.value.code == code
     assert "rank 0" in texts(target)
+    with pytest.raises(SystemExit) as ended:
+        main([*command[:-1], str(tmp_path / "map.exe")])
+    assert ended.value.code == 2
+    assert list(tmp_path.iterdir()) == [target]

@@ -5,19 +5,17 @@ A hot cell is a slow rank, a hot row a stage with more to do, a hot column a rep
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.errors import InputError, UsageError
-from tracekit.whatif.metrics import WhatIf
-from tracekit.whatif.operations import Floats
+from tracekit.dashboards import heat, look
+from tracekit.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg", ".pdf")
+    from tracekit.whatif import WhatIf
 
 MAX_NUMBERS = 400
 """Cells that hold their number; more would not be readable."""
@@ -30,53 +28,11 @@ MAX_TICKS = 32
 MAX_COLUMNS = 512
 """Beyond, a cell is the slowest of several replicas: a single hot one must not fade away."""
 
-_STYLE: Any = {
-    "font.family": "DejaVu Sans",  # comes with Matplotlib: the same picture everywhere
-    "font.size": 9,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "tracekit",  # and the ids stay the same
-    "text.usetex": False,
-    "text.parse_math": False,
-}
-_NO_DATE: dict[str, dict[str, Any]] = {
-    ".png": {"Software": None},
-    ".svg": {"Date": None, "Creator": None},
-    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
-
-
-def check_name(path: Path) -> None:
-    """UsageError where no figure can be written under this name."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(
-            f"{path}: no kind of figure", hint=f"the name ends in {', '.join(SUFFIXES)}"
-        )
-
 
 def heat_map(whatif: WhatIf) -> Figure:
     """The figure. InputError where the replay has no stages and replicas, or is refused."""
-    from matplotlib import rc_context
-
-    with rc_context(_STYLE):
+    with look.style():
         return _drawn(whatif)
-
-
-def write_heat_map(whatif: WhatIf, path: Path) -> None:
-    """Write the figure; the same replay gives the same bytes.
-
-    UsageError where the name is no figure's or the file cannot be written.
-    """
-    from matplotlib import rc_context
-
-    check_name(path)
-    with rc_context(_STYLE):
-        figure = _drawn(whatif)
-        try:
-            figure.savefig(path, dpi=150, metadata=_NO_DATE[path.suffix.lower()])
-        except OSError as error:
-            raise UsageError(
-                f"{path}: cannot be written ({error.strerror or type(error).__name__})"
-            ) from None
 
 
 def _drawn(whatif: WhatIf) -> Figure:
@@ -97,9 +53,7 @@ def _drawn(whatif: WhatIf) -> Figure:
             for s, row in zip(job.stages, job.ranks, strict=True)
         ]
     )  # fmt: skip
-    together = -(-values.shape[1] // MAX_COLUMNS)
-    if together > 1:
-        values = _slowest(values, together)
+    values, _, together = heat.folded(values, len(values), MAX_COLUMNS)
     rows, columns = values.shape
     top = max(1 + LEAST_SPAN, float(np.nanmax(values)))
     figure = Figure(
@@ -136,12 +90,3 @@ def _drawn(whatif: WhatIf) -> Figure:
         fontsize=9, wrap=True,
     )  # fmt: skip
     return figure
-
-
-def _slowest(values: Floats, together: int) -> Floats:
-    """The largest of each so many columns."""
-    missing = -values.shape[1] % together
-    padded = np.pad(values, ((0, 0), (0, missing)), constant_values=np.nan)
-    blocks = padded.reshape(len(values), -1, together)
-    known = ~np.isnan(blocks).all(axis=2)
-    return np.where(known, np.where(np.isnan(blocks), -np.inf, blocks).max(axis=2), np.nan)

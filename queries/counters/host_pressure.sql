@@ -36,12 +36,6 @@
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
-    windows AS (
-        SELECT attempt, start_ns, end_ns FROM run
-        UNION ALL
-        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
-        WHERE NOT EXISTS (SELECT 1 FROM run)
-    ),
     spans AS (
         FROM host_waits(EXISTS (SELECT 1 FROM run))
     ),
@@ -53,31 +47,19 @@ WITH
                 - greatest(spans.start_ns, coalesce(windows.start_ns, spans.start_ns))
             ) AS inside_ns
         FROM spans
-        JOIN windows
+        JOIN attempt_windows() AS windows
             ON windows.start_ns IS NULL
             OR (spans.start_ns < windows.end_ns AND spans.end_ns > windows.start_ns)
     ),
-    step_spans AS (
-        SELECT attempt, step, min(start_ns) AS start_ns, max(start_ns + dur_ns) AS end_ns
-        FROM step
-        GROUP BY attempt, step
+    waited AS (
+        SELECT spans AS key, start_ns, end_ns FROM spans WHERE some_amount IS NOT NULL
     ),
     of_steps AS (
         SELECT
-            placed.attempt, host, own_source_id, cgroup, resource, step_spans.step,
-            sum(some_amount * shared.ns / (placed.end_ns - placed.start_ns)) AS some_amount,
-            sum(base * shared.ns / (placed.end_ns - placed.start_ns)) AS base
-        FROM placed
-        JOIN step_spans
-            ON step_spans.attempt = placed.attempt
-            AND step_spans.start_ns < placed.end_ns
-            AND step_spans.end_ns > placed.start_ns,
-        LATERAL (
-            SELECT
-                least(step_spans.end_ns, placed.end_ns)
-                - greatest(step_spans.start_ns, placed.start_ns) AS ns
-        ) AS shared
-        WHERE some_amount IS NOT NULL
+            attempt, key.host, key.own_source_id, key.cgroup, key.resource, step,
+            sum(key.some_amount * shared_ns / reading_ns) AS some_amount,
+            sum(key.base * shared_ns / reading_ns) AS base
+        FROM readings_in_steps('waited')
         GROUP BY ALL
     ),
     stepped AS (

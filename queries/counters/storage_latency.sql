@@ -30,14 +30,8 @@
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
-    windows AS (
-        SELECT attempt, start_ns, end_ns FROM run
-        UNION ALL
-        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
-        WHERE NOT EXISTS (SELECT 1 FROM run)
-    ),
     spans AS (
-        FROM storage_waits(EXISTS (SELECT 1 FROM run))
+        FROM storage_waits()
     ),
     placed AS (
         SELECT
@@ -47,32 +41,20 @@ WITH
                 - greatest(spans.start_ns, coalesce(windows.start_ns, spans.start_ns))
             ) / (spans.end_ns - spans.start_ns) AS inside_ratio
         FROM spans
-        JOIN windows
+        JOIN attempt_windows() AS windows
             ON windows.start_ns IS NULL
             OR (spans.start_ns < windows.end_ns AND spans.end_ns > windows.start_ns)
     ),
-    step_spans AS (
-        SELECT attempt, step, min(start_ns) AS start_ns, max(start_ns + dur_ns) AS end_ns
-        FROM step
-        WHERE step IS NOT NULL
-        GROUP BY attempt, step
+    requests AS (
+        SELECT spans AS key, start_ns, end_ns FROM spans
     ),
     of_steps AS (
         SELECT
-            placed.attempt, host, own_source_id, device, operation, step_spans.step,
-            sum(requests_count * shared.ns / (placed.end_ns - placed.start_ns)) AS requests_count,
-            sum(waited_ns * shared.ns / (placed.end_ns - placed.start_ns)) AS waited_ns
-        FROM placed
-        JOIN step_spans
-            ON step_spans.attempt = placed.attempt
-            AND step_spans.start_ns < placed.end_ns
-            AND step_spans.end_ns > placed.start_ns,
-        LATERAL (
-            SELECT
-                least(step_spans.end_ns, placed.end_ns)
-                - greatest(step_spans.start_ns, placed.start_ns) AS ns
-        ) AS shared
-        GROUP BY placed.attempt, host, own_source_id, device, operation, step_spans.step
+            attempt, key.host, key.own_source_id, key.device, key.operation, step,
+            sum(key.requests_count * shared_ns / reading_ns) AS requests_count,
+            sum(key.waited_ns * shared_ns / reading_ns) AS waited_ns
+        FROM readings_in_steps('requests')
+        GROUP BY ALL
     ),
     stepped AS (
         SELECT

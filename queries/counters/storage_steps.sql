@@ -21,42 +21,22 @@
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job.
 WITH
-    step_spans AS (
-        SELECT
-            attempt, capture_id, step,
-            min(start_ns) AS start_ns, max(start_ns + dur_ns) AS end_ns
-        FROM step
-        WHERE step IS NOT NULL
-        GROUP BY attempt, capture_id, step
-        HAVING max(start_ns + dur_ns) > min(start_ns)
-    ),
-    spans AS (
-        FROM storage_waits(EXISTS (SELECT 1 FROM run))
-    ),
-    shared AS (
-        SELECT
-            step_spans.attempt, step_spans.capture_id, step_spans.step,
-            spans.host, spans.own_source_id, spans.device, spans.filesystem, spans.operation,
-            spans.source_id, spans.place, spans.requests_count, spans.waited_ns,
-            spans.end_ns - spans.start_ns AS span_ns,
-            step_spans.end_ns - step_spans.start_ns AS step_ns,
-            least(step_spans.end_ns, spans.end_ns)
-            - greatest(step_spans.start_ns, spans.start_ns) AS shared_ns
-        FROM step_spans
-        JOIN spans
-            ON step_spans.start_ns < spans.end_ns
-            AND step_spans.end_ns > spans.start_ns
+    requests AS (
+        SELECT waits AS key, start_ns, end_ns FROM storage_waits() AS waits
     ),
     of_steps AS (
         SELECT
-            attempt, host, own_source_id, device, operation, capture_id, step,
-            max(filesystem) AS filesystem,
-            sum(requests_count * shared_ns / span_ns) AS requests_count,
-            sum(waited_ns * shared_ns / span_ns) AS waited_ns,
+            attempt, key.host, key.own_source_id, key.device, key.operation, capture_id, step,
+            max(key.filesystem) AS filesystem,
+            sum(key.requests_count * shared_ns / reading_ns) AS requests_count,
+            sum(key.waited_ns * shared_ns / reading_ns) AS waited_ns,
             least(1.0, sum(shared_ns / step_ns)) AS covered_ratio,
-            arg_max({source_id: source_id, place: place}, (shared_ns, -source_id, -place)) AS spot
-        FROM shared
-        GROUP BY attempt, host, own_source_id, device, operation, capture_id, step
+            arg_max(
+                {source_id: key.source_id, place: key.place},
+                (shared_ns, -key.source_id, -key.place)
+            ) AS spot
+        FROM readings_in_steps('requests')
+        GROUP BY ALL
     ),
     worst AS (
         SELECT attempt, host, own_source_id, device, operation

@@ -120,20 +120,6 @@ WITH
         JOIN keyed_gpus() AS gpu USING (key)
         GROUP BY moments_raw.attempt, gpu.gpu_id, moments_raw.counter, moments_raw.moment
     ),
-    names AS (
-        SELECT
-            attempt,
-            gpu_id,
-            min(host) AS host,
-            min(gpu_index) AS gpu_index,
-            min(pci) AS pci,
-            min(model) AS model,
-            min(rank) AS rank,
-            min(rank_source) AS rank_source,
-            min(host_ranks) AS host_ranks
-        FROM gpu
-        GROUP BY attempt, gpu_id
-    ),
     busy AS (
         SELECT DISTINCT attempt, gpu_id, moment, true AS is_busy
         FROM moments
@@ -148,7 +134,7 @@ WITH
     named AS (
         SELECT moments.*, names.model
         FROM moments
-        LEFT JOIN names
+        LEFT JOIN named_gpus() AS names
             ON names.attempt IS NOT DISTINCT FROM moments.attempt
             AND names.gpu_id = moments.gpu_id
     ),
@@ -238,7 +224,7 @@ WITH
             names.* EXCLUDE (attempt, gpu_id),
             count(*) OVER (PARTITION BY own.attempt, own.counter, names.model) - 1 AS peers_count
         FROM own
-        LEFT JOIN names
+        LEFT JOIN named_gpus() AS names
             ON names.attempt IS NOT DISTINCT FROM own.attempt AND names.gpu_id = own.gpu_id
     )
 SELECT

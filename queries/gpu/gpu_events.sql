@@ -26,10 +26,8 @@
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
     windows AS (
-        SELECT attempt, start_ns - $slack_ns AS start_ns, end_ns + $slack_ns AS end_ns FROM run
-        UNION ALL
-        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
-        WHERE NOT EXISTS (SELECT 1 FROM run)
+        SELECT attempt, start_ns - $slack_ns AS start_ns, end_ns + $slack_ns AS end_ns
+        FROM attempt_windows()
     ),
     gauge AS (
         SELECT

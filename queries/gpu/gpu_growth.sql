@@ -101,13 +101,6 @@ WITH
             coalesce(moved.spot, series.spot) AS spot
         FROM series
         LEFT JOIN moved USING (key)
-    ),
-    names AS (
-        SELECT
-            attempt, gpu_id, min(host) AS host, min(gpu_index) AS gpu_index, min(pci) AS pci,
-            min(rank) AS rank, min(rank_source) AS rank_source, min(host_ranks) AS host_ranks
-        FROM gpu
-        GROUP BY attempt, gpu_id
     )
 SELECT
     series.gpu_id,
@@ -129,6 +122,6 @@ SELECT
     series.attempt
 FROM series
 JOIN grown USING (key)
-LEFT JOIN names
+LEFT JOIN named_gpus() AS names
     ON names.attempt IS NOT DISTINCT FROM series.attempt AND names.gpu_id = series.gpu_id
 ORDER BY series.attempt, series.gpu_id, series.counter;

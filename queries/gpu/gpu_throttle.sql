@@ -107,13 +107,6 @@ WITH
         FROM readings
         WHERE counted IS NOT NULL
     ),
-    names AS (
-        SELECT
-            attempt, gpu_id, min(host) AS host, min(gpu_index) AS gpu_index, min(pci) AS pci,
-            min(rank) AS rank, min(rank_source) AS rank_source, min(host_ranks) AS host_ranks
-        FROM gpu
-        GROUP BY attempt, gpu_id
-    ),
     grown AS (
         SELECT
             key,
@@ -153,7 +146,8 @@ SELECT
     coalesce(sampled.spot[3], held.spot[2]) AS place,
     each.attempt
 FROM both_kinds AS each
-LEFT JOIN names ON names.attempt IS NOT DISTINCT FROM each.attempt AND names.gpu_id = each.gpu_id
+LEFT JOIN named_gpus() AS names
+    ON names.attempt IS NOT DISTINCT FROM each.attempt AND names.gpu_id = each.gpu_id
 LEFT JOIN sampled
     ON sampled.attempt IS NOT DISTINCT FROM each.attempt
     AND sampled.gpu_id = each.gpu_id

@@ -54,17 +54,6 @@ WITH
                 'cuMemUnmap', 'cuMemRelease', 'hipMalloc', 'hipFree', 'hipHostMalloc', 'hipHostFree'
             )
     )
-SELECT
-    rank,
-    capture_id,
-    step,
-    stall_ns,
-    exposed_ns,
-    ranges_count,
-    longest_ns,
-    source_id,
-    place,
-    attempt
 FROM host_stalls(
     'marks', 'allocator', ['checkpoint'], ['compute', 'communication', 'memory', 'other'], $over
 )

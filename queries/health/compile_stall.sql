@@ -29,17 +29,6 @@ WITH
         )
         FROM annotation
     )
-SELECT
-    rank,
-    capture_id,
-    step,
-    stall_ns,
-    exposed_ns,
-    ranges_count,
-    longest_ns,
-    source_id,
-    place,
-    attempt
 FROM host_stalls(
     'marks', 'compile', ['checkpoint'], ['compute', 'communication', 'memory', 'other'], $over
 )

@@ -18,17 +18,6 @@
 -- column: source_id INTEGER : Source of the longest.
 -- column: place BIGINT : Place of the longest in its source.
 -- column: attempt INTEGER : Attempt of the job, from 1.
-SELECT
-    rank,
-    capture_id,
-    step,
-    stall_ns,
-    exposed_ns,
-    ranges_count,
-    longest_ns,
-    source_id,
-    place,
-    attempt
 FROM host_stalls(
     'annotation', 'python_input', ['python_gc', 'checkpoint'],
     ['compute', 'communication', 'memory', 'other'], $over

@@ -1,5 +1,51 @@
 -- Readings of counters, and what lies between them.
 
+-- attempt_windows: When each attempt of the job ran; without a trace one window that has no ends.
+--
+-- reads: run
+-- columns: attempt INTEGER, start_ns BIGINT, end_ns BIGINT
+CREATE OR REPLACE MACRO attempt_windows() AS TABLE
+SELECT attempt, start_ns, end_ns
+FROM run
+UNION ALL
+SELECT NULL, NULL, NULL
+WHERE NOT EXISTS (SELECT 1 FROM run);
+
+-- readings_in_steps: What of the time between two readings lies in which step of the job.
+--
+-- What a reading tells is spread evenly over the time since the one before. A step lasts from its
+-- first rank's start to its last rank's end.
+--
+-- param: rows_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Times between readings, and
+--     what is told of each.
+-- reads: step
+-- columns: key ANY, attempt INTEGER, capture_id INTEGER, step BIGINT, shared_ns BIGINT,
+--     reading_ns BIGINT, step_ns BIGINT
+CREATE OR REPLACE MACRO readings_in_steps(rows_name) AS TABLE
+WITH
+    step_spans AS (
+        SELECT
+            attempt, capture_id, step,
+            min(start_ns) AS start_ns, max(start_ns + dur_ns) AS end_ns
+        FROM step
+        WHERE step IS NOT NULL
+        GROUP BY attempt, capture_id, step
+        HAVING max(start_ns + dur_ns) > min(start_ns)
+    )
+SELECT
+    spans.key,
+    step_spans.attempt,
+    step_spans.capture_id,
+    step_spans.step,
+    least(step_spans.end_ns, spans.end_ns) - greatest(step_spans.start_ns, spans.start_ns)
+        AS shared_ns,
+    spans.end_ns - spans.start_ns AS reading_ns,
+    step_spans.end_ns - step_spans.start_ns AS step_ns
+FROM query_table(rows_name) AS spans
+JOIN step_spans
+    ON step_spans.start_ns < spans.end_ns
+    AND step_spans.end_ns > spans.start_ns;
+
 -- one_collector: Readings of counters, each counter's of one collector at a time.
 --
 -- Two programs may watch one counter, each by its own clock. Unless these are the same, or were
@@ -171,6 +217,25 @@ SELECT
     pci
 FROM gpu;
 
+-- named_gpus: What is known of each sampled GPU.
+--
+-- reads: gpu
+-- columns: attempt INTEGER, gpu_id VARCHAR, host VARCHAR, gpu_index INTEGER, pci VARCHAR,
+--     model VARCHAR, rank INTEGER, rank_source VARCHAR, host_ranks INTEGER[]
+CREATE OR REPLACE MACRO named_gpus() AS TABLE
+SELECT
+    attempt,
+    gpu_id,
+    min(host) AS host,
+    min(gpu_index) AS gpu_index,
+    min(pci) AS pci,
+    min(model) AS model,
+    min(rank) AS rank,
+    min(rank_source) AS rank_source,
+    min(host_ranks) AS host_ranks
+FROM gpu
+GROUP BY attempt, gpu_id;
+
 -- gpu_readings_raw: GPU samples while the job ran; which GPU it is their key says.
 --
 -- The job's window is widened by slack_ns on both sides: a collector that looks every 30 s may have
@@ -187,10 +252,7 @@ CREATE OR REPLACE MACRO gpu_readings_raw(slack_ns) AS TABLE
 WITH
     windows AS (
         SELECT attempt, start_ns - slack_ns AS start_ns, end_ns + slack_ns AS end_ns
-        FROM run
-        UNION ALL
-        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
-        WHERE NOT EXISTS (SELECT 1 FROM run)
+        FROM attempt_windows()
     )
 SELECT
     gpu_key(
@@ -364,15 +426,14 @@ GROUP BY host, own_source_id, cgroup, resource, start_ns, end_ns;
 -- storage_waits: Requests to each disk and mount between two readings, and how long they took.
 --
 -- From differences of totals; before the first total, after the last, and where there is none, from
--- the means that a collector prints.
+-- the means that a collector prints. Where there are traces, files whose clock has no known zero
+-- are left out: their times cannot be laid beside the traces'.
 --
--- param: only_epoch BOOLEAN : Whether files whose clock has no known zero are left out, as they
---     must be wherever others' times are laid beside theirs.
--- reads: storage_sample, clock, clock_offset
+-- reads: storage_sample, run, clock, clock_offset
 -- columns: host VARCHAR, own_source_id INTEGER, device VARCHAR, filesystem VARCHAR,
 --     operation VARCHAR, start_ns BIGINT, end_ns BIGINT, source_id INTEGER, place BIGINT,
 --     requests_count DOUBLE, waited_ns DOUBLE
-CREATE OR REPLACE MACRO storage_waits(only_epoch) AS TABLE
+CREATE OR REPLACE MACRO storage_waits() AS TABLE
 WITH
     samples AS (
         SELECT
@@ -391,7 +452,7 @@ WITH
         WHERE
             time_ns IS NOT NULL
             AND sample.device IS NOT NULL
-            AND (clock.basis = 'epoch' OR NOT only_epoch)
+            AND (clock.basis = 'epoch' OR NOT EXISTS (SELECT 1 FROM run))
             AND regexp_full_match(
                 sample.counter, '(read|write|flush|metadata)_(requests|time|rate|latency)'
             )

@@ -18,8 +18,8 @@
 --     itself must not.
 -- param: over VARCHAR : 'steps' or 'windows', as for judged_steps.
 -- reads: step, gpu_op, collective
--- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, stall_ns BIGINT,
---     exposed_ns BIGINT, ranges_count BIGINT, longest_ns BIGINT, source_id INTEGER, place BIGINT
+-- columns: rank INTEGER, capture_id INTEGER, step BIGINT, stall_ns BIGINT, exposed_ns BIGINT,
+--     ranges_count BIGINT, longest_ns BIGINT, source_id INTEGER, place BIGINT, attempt INTEGER
 CREATE OR REPLACE MACRO host_stalls(
     annotation_name, stall_domain, other_domains, hiding_classes, over
 ) AS TABLE
@@ -122,7 +122,6 @@ WITH
         GROUP BY key, step
     )
 SELECT
-    key.attempt AS attempt,
     key.rank AS rank,
     key.capture_id AS capture_id,
     step,
@@ -131,6 +130,7 @@ SELECT
     ranges_count,
     longest_ns,
     longest.source_id AS source_id,
-    longest.place AS place
+    longest.place AS place,
+    key.attempt AS attempt
 FROM step_times
 JOIN step_ranges USING (key, step);

@@ -39,6 +39,15 @@ SELECT
     coalesce(end_ns - start_ns, dur_ns) AS dur_ns
 FROM windows;
 
+-- unsteady_steps: Steps of the job that are a warm-up, or not whole, on any rank.
+--
+-- reads: step
+-- columns: attempt INTEGER, capture_id INTEGER, step BIGINT
+CREATE OR REPLACE MACRO unsteady_steps() AS TABLE
+SELECT DISTINCT attempt, capture_id, step
+FROM step
+WHERE is_warmup OR is_partial;
+
 -- window_halves: Each capture's device work in two parts, where nothing marks steps.
 --
 -- From the first launch to the last end; each half has as many operations. What both show the job

@@ -26,12 +26,6 @@
 --     proved: at most a note may rest on it.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
-    windows AS (
-        SELECT attempt, start_ns, end_ns FROM run
-        UNION ALL
-        SELECT CAST(NULL AS INTEGER), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT)
-        WHERE NOT EXISTS (SELECT 1 FROM run)
-    ),
     unproved AS (
         SELECT DISTINCT source_id FROM ingest_stat WHERE counter = 'parsed_from_documentation'
     ),
@@ -56,7 +50,7 @@ WITH
             (coalesce(time_ns, -1), source_id, place) AS age,
             source_id IN (SELECT source_id FROM unproved) AS is_unproved
         FROM net_sample
-        CROSS JOIN windows
+        CROSS JOIN attempt_windows() AS windows
         WHERE kind IN ('gauge', 'watermark', 'window') AND value IS NOT NULL
     )
 SELECT

@@ -32,12 +32,6 @@
 -- column: chunks_count BIGINT : v, model chunks of a stage.
 -- column: is_warmup BOOLEAN : Before the job is steady, or cut by the window.
 WITH
-    unsteady AS (
-        SELECT attempt, capture_id, step
-        FROM step
-        WHERE is_warmup OR is_partial
-        GROUP BY ALL
-    ),
     compute AS (
         SELECT
             attempt,
@@ -112,5 +106,5 @@ SELECT
     chunks_count,
     unsteady.step IS NOT NULL AS is_warmup
 FROM theory
-LEFT JOIN unsteady USING (attempt, capture_id, step)
+LEFT JOIN unsteady_steps() AS unsteady USING (attempt, capture_id, step)
 ORDER BY attempt, capture_id, step, replica, stage;

@@ -16,18 +16,12 @@
 -- column: microbatches_count BIGINT : Pairs over all steps.
 -- column: longest_steps_ratio DOUBLE : Share of steps in which it computed longest of its stage.
 WITH
-    unsteady AS (
-        SELECT attempt, capture_id, step
-        FROM step
-        WHERE is_warmup OR is_partial
-        GROUP BY ALL
-    ),
     compute AS (
         SELECT
             attempt, rank, pp_rank, dp_rank, capture_id, step, chunk, microbatch, sequence,
             operation, coalesce(compute_ns, end_ns - start_ns) AS busy_ns
         FROM pipeline_op
-        ANTI JOIN unsteady USING (attempt, capture_id, step)
+        ANTI JOIN unsteady_steps() AS unsteady USING (attempt, capture_id, step)
         WHERE operation IN ('forward-compute', 'backward-compute')
     ),
     pairs AS (

@@ -20,12 +20,6 @@
 -- column: slow_steps_ratio DOUBLE : Share of steps that are slow.
 -- column: steps_count BIGINT : Steps.
 WITH
-    unsteady AS (
-        SELECT attempt, capture_id, step
-        FROM step
-        WHERE is_warmup OR is_partial
-        GROUP BY ALL
-    ),
     rank_steps AS (
         SELECT
             attempt,
@@ -36,7 +30,7 @@ WITH
             rank,
             sum(end_ns - start_ns) AS compute_ns
         FROM pipeline_op
-        ANTI JOIN unsteady USING (attempt, capture_id, step)
+        ANTI JOIN unsteady_steps() AS unsteady USING (attempt, capture_id, step)
         WHERE operation IN ('forward-compute', 'backward-compute', 'weight-compute')
         GROUP BY ALL
     ),

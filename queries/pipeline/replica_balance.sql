@@ -14,12 +14,6 @@
 -- column: mean_ns DOUBLE : Mean over replicas of their longest stage.
 -- column: longest_replica INTEGER : Which replica it was.
 WITH
-    unsteady AS (
-        SELECT attempt, capture_id, step
-        FROM step
-        WHERE is_warmup OR is_partial
-        GROUP BY ALL
-    ),
     ranks AS (
         SELECT
             attempt,
@@ -29,7 +23,7 @@ WITH
             rank,
             sum(coalesce(compute_ns, end_ns - start_ns)) AS compute_ns
         FROM pipeline_op
-        ANTI JOIN unsteady USING (attempt, capture_id, step)
+        ANTI JOIN unsteady_steps() AS unsteady USING (attempt, capture_id, step)
         WHERE operation IN ('forward-compute', 'backward-compute', 'weight-compute')
         GROUP BY ALL
     ),

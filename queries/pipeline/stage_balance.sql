@@ -23,12 +23,6 @@
 -- column: replicas_count BIGINT : Replicas that were seen.
 -- column: stages_count BIGINT : Stages that were seen.
 WITH
-    unsteady AS (
-        SELECT attempt, capture_id, step
-        FROM step
-        WHERE is_warmup OR is_partial
-        GROUP BY ALL
-    ),
     rank_steps AS (
         SELECT
             attempt,
@@ -43,7 +37,7 @@ WITH
             sum(end_ns - start_ns) FILTER (WHERE operation <> 'forward-compute')
             / CAST(nullif(microbatches, 0) AS DOUBLE) AS backward_ns
         FROM pipeline_op
-        ANTI JOIN unsteady USING (attempt, capture_id, step)
+        ANTI JOIN unsteady_steps() AS unsteady USING (attempt, capture_id, step)
         WHERE operation IN ('forward-compute', 'backward-compute', 'weight-compute')
         GROUP BY ALL
     ),

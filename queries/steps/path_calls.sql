@@ -22,19 +22,5 @@
 -- column: error_ns BIGINT : How far their clocks may be apart; null where not known.
 -- column: source_id INTEGER : Source; -1 for a hand-over.
 -- column: place BIGINT : Place in it; of a hand-over the number of the rank's operation.
-SELECT
-    attempt,
-    rank,
-    capture_id,
-    start_ns,
-    end_ns,
-    exposed_start_ns,
-    group_id,
-    op,
-    holder_rank,
-    holder_start_ns,
-    error_ns,
-    source_id,
-    place
 FROM path_calls()
 ORDER BY attempt, rank, capture_id, end_ns, start_ns, source_id, place;

@@ -14,14 +14,5 @@
 -- column: name VARCHAR : Name, its numbers starred.
 -- column: source_id INTEGER : Source.
 -- column: place BIGINT : Place in it.
-SELECT
-    attempt,
-    rank,
-    capture_id,
-    start_ns,
-    end_ns,
-    name,
-    source_id,
-    place
 FROM path_ranges()
 ORDER BY attempt, rank, capture_id, start_ns, end_ns DESC, source_id, place;

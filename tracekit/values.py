@@ -21,6 +21,9 @@ TIME_LIMIT_NS = 2**62
 """Times from here on, forwards or backwards, cannot be meant (1823 and 2116), and would overflow
 when a duration or a clock's offset is added."""
 
+EPOCH_S = 946_684_800, 4_102_444_800
+"""2000 and 2100 in seconds since the epoch: a number between them, in some unit, is a moment."""
+
 MAX_RANKS = 1 << 20
 """Ranks of a job that are believed. The largest clusters have some 100,000 GPUs; a header that
 states more is damage, and what is as long as the job has ranks would take all memory."""

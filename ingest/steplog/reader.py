@@ -13,7 +13,7 @@ from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics
 from tracekit.ingest.steplog.words import any_of, holds
-from tracekit.values import TIME_LIMIT_NS
+from tracekit.values import EPOCH_S, TIME_LIMIT_NS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -268,7 +268,7 @@ def _of_epoch(name: str) -> pl.Expr:
     epoch_ns = pl.lit(None, pl.Int64)
     for unit_ns in (10**9, 10**6, 10**3, 1):
         ns = pl.col(name) * unit_ns
-        is_time = ns.is_between(0.946e18, 4.1e18)
+        is_time = ns.is_between(EPOCH_S[0] * 10**9, EPOCH_S[1] * 10**9)
         whole = ns.round().cast(pl.Int64, strict=False)
         epoch_ns = pl.when(is_time).then(whole).otherwise(epoch_ns)
     return epoch_ns

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.trackers.names import Meaning, Role, by_role
+from tracekit.values import EPOCH_S
 
 HEAD_RECORDS = 2000
 """Records by which it is decided what each metric is."""
@@ -28,8 +29,6 @@ MAX_DUR_NS = 10**16
 AGREES = (0.2, 1.25)
 """Of the median distance of two records, how much a step's duration is where its unit is right.
 Whatever lies between two steps is in the distance and not in the duration."""
-_SECONDS = 9.4e8, 4.1e9
-"""2000 to 2099: seconds since the epoch. Other units are powers of 1000 from it."""
 
 Value = Any
 _COLUMNS: tuple[tuple[str, Role], ...] = (
@@ -66,7 +65,7 @@ def moment(value: Value) -> tuple[int, bool] | None:
     real = number(value)
     if real is not None:
         for unit_ns in (10**9, 10**6, 10**3, 1):
-            if _SECONDS[0] * 1e9 <= real * unit_ns < _SECONDS[1] * 1e9:
+            if EPOCH_S[0] * 1e9 <= real * unit_ns < EPOCH_S[1] * 1e9:
                 # Whole seconds apart: a float of ns since the epoch has steps of 256.
                 seconds = math.floor(real * unit_ns / 10**9)
                 rest = (real - seconds * (10**9 // unit_ns)) * unit_ns

@@ -37,7 +37,7 @@ class NoThresholds(Thresholds):
 
 
 def made(evaluate: Callable[[Facts, Any], RuleOutcome], **options: Any) -> Rule:
-    return Rule("made-up", "", "platform", NoThresholds(), ("one",), evaluate, "", **options)
+    return Rule("made-up", "", "platform", NoThresholds(), ("one",), evaluate, **options)
 
 
 def accusing(rank: int) -> RuleOutcome:

@@ -126,7 +126,6 @@ RULE = Rule(
     queries=("step_breakdown", TEXT.query, "launch_stats"),
     evaluate=evaluate,
     judges_windows=True,
-    doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness"),
 )

@@ -126,7 +126,6 @@ RULE = Rule(
     thresholds=BadNodeThresholds(),
     queries=("nccl_bench",),
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     reads_other_files=True,
 )

@@ -349,7 +349,6 @@ RULE = Rule(
     thresholds=ChannelCollapseThresholds(),
     queries=("nccl_comms", "nccl_signals", "nccl_bench"),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     explains=("slow transfers within hosts",),

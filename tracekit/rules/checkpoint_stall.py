@@ -116,7 +116,6 @@ RULE = Rule(
     thresholds=CheckpointStallThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
-    doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches"),
     symptom_of=("slow saves",),

@@ -234,7 +234,6 @@ RULE = Rule(
     queries=(*nccl_hang.HANG_QUERIES, "nccl_comms", standing_hang.QUERY, stack_hang.QUERY),
     kernel_queries=("last_calls", open_hang.QUERY, standing_hang.QUERY),
     evaluate=evaluate,
-    doc=__doc__,
     is_hang=True,
     reads_other_files=True,
 )

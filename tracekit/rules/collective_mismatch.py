@@ -118,6 +118,5 @@ RULE = Rule(
     queries=("match_coverage", *nccl_hang.QUERIES),
     kernel_queries=("match_coverage",),
     evaluate=evaluate,
-    doc=__doc__,
     reads_other_files=True,
 )

@@ -141,7 +141,6 @@ RULE = Rule(
     thresholds=ConfigMismatchThresholds(),
     queries=("nccl_comms", "nccl_signals"),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     explains=("slow transfers within hosts", "slow transfers between hosts"),

@@ -73,7 +73,6 @@ RULE = Rule(
     queries=hosts.QUERIES_READ,
     kernel_queries=hosts.KERNEL_QUERIES,
     evaluate=evaluate,
-    doc=__doc__,
     needs=hosts.NEEDS,
     topic="what hosts lack",
     explains=("waiting", "lateness", "latency", "late input"),

@@ -196,7 +196,6 @@ RULE = Rule(
     queries=("nccl_comms", "nccl_rails", "nccl_signals", "overlap", TOPOLOGY),
     kernel_queries=("overlap",),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     bound="communication",

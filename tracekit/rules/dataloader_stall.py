@@ -127,7 +127,6 @@ RULE = Rule(
     optional=BY_NAME,
     evaluate=evaluate,
     judges_windows=True,
-    doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches", "idle stages"),
     symptom_of=("late input",),

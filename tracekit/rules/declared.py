@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -91,8 +92,7 @@ class Rule:
     """What it answers from, what may exempt somebody or move the blame included: where one of
     these could not be run, the rule says so and nothing else."""
     evaluate: Callable[[Facts, Any], RuleOutcome]
-    """Is given rows of ``queries`` and ``optional`` only."""
-    doc: str
+    """Of the rule's own module. Is given rows of ``queries`` and ``optional`` only."""
     optional: Mapping[str, str] = field(default_factory=dict)
     """What it can do without, and what each is for (words, a price): never whether somebody is
     accused, nor who."""
@@ -208,9 +208,14 @@ class Rule:
         """The outcome of a rule that reads what it does not declare. Tests let the error pass."""
         return lacking(self.name, f"query {error}, which the rule reads and does not declare")
 
+    @property
+    def doc(self) -> str:
+        """The docstring of its module, which has all DOC_HEADINGS."""
+        return inspect.cleandoc(sys.modules[self.evaluate.__module__].__doc__ or "")
+
     def explain(self) -> str:
         """What ``tracekit explain`` prints: the docstring, then the thresholds."""
-        lines = [f"{self.name}: {self.summary}", "", inspect.cleandoc(self.doc), "", "Thresholds"]
+        lines = [f"{self.name}: {self.summary}", "", self.doc, "", "Thresholds"]
         for name, value in self.thresholds.values().items():
             lines += [f"  {name} = {value:g}", f"      {self.thresholds.reasons[name]}"]
         return "\n".join(lines) + "\n"

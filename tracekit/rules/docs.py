@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 from tracekit.rules import RULES
 from tracekit.rules.base import Rule
 from tracekit.rules.declared import DOC_HEADINGS
@@ -51,7 +49,7 @@ def rules_page(report: Thresholds) -> str:
 
 def _rule_section(rule: Rule) -> list[str]:
     lines = [f"## {rule.name}", "", rule.summary, ""]
-    for line in inspect.cleandoc(rule.doc).splitlines():
+    for line in rule.doc.splitlines():
         lines.append(f"**{line}**  " if line in DOC_HEADINGS else line.strip())
     lines += [
         "",

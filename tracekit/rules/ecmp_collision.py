@@ -177,7 +177,6 @@ RULE = Rule(
     queries=("step_breakdown", *at.QUERIES, *at.SHARED_QUERIES, "port_levels"),
     kernel_queries=at.SHARED_QUERIES,
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     topic="links, packet loss, pause",
     explains=("waiting", "lateness"),

@@ -143,7 +143,6 @@ RULE = Rule(
     thresholds=EcnCongestionThresholds(),
     queries=("step_breakdown", "hidden_kernels", *at.QUERIES),
     evaluate=evaluate,
-    doc=__doc__,
     needs=at.NEEDS,
     topic="links, packet loss, pause",
     explains=("waiting", "lateness"),

@@ -166,7 +166,6 @@ RULE = Rule(
     thresholds=ExcessBubbleThresholds(),
     queries=("step_breakdown", SUMMARY_QUERY, "bubble", "stage_balance"),
     evaluate=evaluate,
-    doc=__doc__,
     cap=Severity.MAJOR,
     blames="nobody",
     needs=pipeline.NEEDS,

@@ -161,7 +161,6 @@ RULE = Rule(
     optional={"exposed_comm_by_op": "which operations expose most"},
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     cap=Severity.MINOR,
     blames="nobody",
     symptom_of=("waiting",),

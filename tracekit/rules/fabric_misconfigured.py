@@ -143,7 +143,6 @@ RULE = Rule(
     thresholds=FabricMisconfiguredThresholds(),
     queries=("step_breakdown", *at.QUERIES, "port_levels"),
     evaluate=evaluate,
-    doc=__doc__,
     needs=at.NEEDS,
     cap=Severity.NOTE,
     topic="links, packet loss, pause",

@@ -329,7 +329,6 @@ RULE = Rule(
     thresholds=FirstFailureThresholds(),
     queries=("failures", "job_step_summary"),
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     topic="the job's history",
 )

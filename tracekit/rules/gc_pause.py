@@ -72,7 +72,6 @@ RULE = Rule(
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
     judges_windows=True,
-    doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches", "idle stages"),
 )

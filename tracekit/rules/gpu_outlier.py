@@ -131,7 +131,6 @@ RULE = Rule(
     queries=("step_breakdown", gpus.COUNTERS),
     optional=gpus.GIVEN,
     evaluate=evaluate,
-    doc=__doc__,
     needs=gpus.NEEDS,
     cap=Severity.NOTE,
     topic="GPU health",

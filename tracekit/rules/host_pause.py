@@ -204,7 +204,6 @@ RULE = Rule(
     queries=(*QUERIES, EXCESS),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     explains=("waiting", "lateness", "latency"),
     sees="slow host",
 )

@@ -284,7 +284,6 @@ RULE = Rule(
     queries=(*QUERIES, "expert_load"),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     explains=("waiting", "lateness", "bursts"),
 )

@@ -176,7 +176,6 @@ RULE = Rule(
     ),
     kernel_queries=(*at.TRANSFER_QUERIES, "comm_summary", "straggler"),
     evaluate=evaluate,
-    doc=__doc__,
     needs=at.NEEDS,
     topic="links, packet loss, pause",
     explains=("waiting", "lateness", "pauses"),

@@ -172,7 +172,6 @@ RULE = Rule(
     thresholds=InitStragglerThresholds(),
     queries=("nccl_comms", "nccl_signals"),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     cap=Severity.MAJOR,
     topic="NCCL's transports and choices",

@@ -302,7 +302,6 @@ RULE = Rule(
     optional={EXCESS: WORDS_FOR},
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     explains=("waiting", "latency"),
     symptom_of=("lateness", "lateness of its group"),
     same="ranks and steps",

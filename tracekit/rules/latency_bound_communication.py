@@ -210,7 +210,6 @@ RULE = Rule(
     queries=("step_breakdown", "group_bandwidth", "traffic", "exposed_comm_by_op"),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     cap=Severity.MINOR,
     blames="program",
     needs=NEEDS,

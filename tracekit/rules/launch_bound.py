@@ -375,7 +375,6 @@ RULE = Rule(
     ),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     cap=Severity.MINOR,
     blames="program",
     needs=NEEDS,

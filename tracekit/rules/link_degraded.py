@@ -325,7 +325,6 @@ RULE = Rule(
     ),
     kernel_queries=("exit_lateness", "group_bandwidth", "straggler", "match_coverage"),
     evaluate=evaluate,
-    doc=__doc__,
     explains=("waiting", "lateness of its group", "latency"),
     symptom_of=("slow transfers within hosts", "slow transfers between hosts"),
     same="hosts",

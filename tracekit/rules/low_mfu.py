@@ -350,7 +350,6 @@ RULE = Rule(
     queries=("step_breakdown", "gemm_efficiency", "bubble", "gpu_counters"),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     cap=Severity.MINOR,
     blames="nobody",
     needs=NEEDS,

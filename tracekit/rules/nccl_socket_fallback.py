@@ -144,7 +144,6 @@ RULE = Rule(
     thresholds=NcclSocketFallbackThresholds(),
     queries=("nccl_comms", "nccl_topology", "nccl_signals"),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     explains=("slow transfers between hosts",),

@@ -143,7 +143,6 @@ RULE = Rule(
     thresholds=NoGpudirectThresholds(),
     queries=("nccl_comms", "nccl_topology", "nccl_signals"),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     explains=("slow transfers between hosts",),

@@ -134,7 +134,6 @@ RULE = Rule(
     queries=("step_breakdown", gpus.GROWTH, gpus.COUNTERS, gpus.EVENTS),
     optional=gpus.GIVEN,
     evaluate=evaluate,
-    doc=__doc__,
     needs=gpus.NEEDS,
     topic="GPU health",
     explains=("waiting", "lateness"),

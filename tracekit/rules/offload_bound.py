@@ -169,7 +169,6 @@ RULE = Rule(
     queries=("step_breakdown", "memcpy_summary", "overlap"),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     cap=Severity.MAJOR,
     needs=NEEDS,
     judges_windows=True,

@@ -200,7 +200,6 @@ RULE = Rule(
     queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES),
     kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
-    doc=__doc__,
     needs=at.NEEDS,
     topic="links, packet loss, pause",
     explains=("waiting", "lateness"),

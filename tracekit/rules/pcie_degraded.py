@@ -324,7 +324,6 @@ RULE = Rule(
     kernel_queries=("group_bandwidth", "match_coverage"),
     optional=gpus.GIVEN,
     evaluate=evaluate,
-    doc=__doc__,
     needs=gpus.NEEDS,
     topic="GPU health",
     explains=("waiting", "lateness"),

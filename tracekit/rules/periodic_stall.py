@@ -127,7 +127,6 @@ RULE = Rule(
     thresholds=PeriodicStallThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY),
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     blames="nobody",
     topic="the job's history",

@@ -92,7 +92,6 @@ RULE = Rule(
     thresholds=ProfilerOverheadThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY, WINDOW_QUERY),
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     blames="nobody",
     cap=Severity.NOTE,

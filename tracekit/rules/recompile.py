@@ -71,7 +71,6 @@ RULE = Rule(
     thresholds=RecompileThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
-    doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness"),
 )

@@ -116,7 +116,6 @@ RULE = Rule(
     queries=(SUMMARY_QUERY, EPISODES_QUERY),
     optional={"attempt_summary": "where each start stands in its file"},
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     blames="nobody",
     topic="the job's history",

@@ -181,7 +181,6 @@ RULE = Rule(
         "bubble",
     ),
     evaluate=evaluate,
-    doc=__doc__,
     needs=pipeline.NEEDS,
     explains=("waiting", "idle stages"),
 )

@@ -151,7 +151,6 @@ RULE = Rule(
     thresholds=ShmInsteadOfP2pThresholds(),
     queries=("nccl_comms", "nccl_topology", "nccl_signals"),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     explains=("slow transfers within hosts",),

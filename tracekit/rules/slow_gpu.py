@@ -295,7 +295,6 @@ RULE = Rule(
     ),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     explains=("waiting", "lateness", "idle stages"),
     sees="slow GPU",
 )

@@ -315,7 +315,6 @@ RULE = Rule(
     ),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     explains=("waiting", "lateness", "latency"),
     sees="slow host",
 )

@@ -144,7 +144,6 @@ RULE = Rule(
     queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
     kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
-    doc=__doc__,
     needs=at.NEEDS,
     topic="links, packet loss, pause",
     explains=("waiting", "lateness", "pauses"),

@@ -98,7 +98,6 @@ RULE = Rule(
     thresholds=SlowStartupThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY, ATTEMPTS_QUERY),
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     blames="nobody",
     topic="the job's history",

@@ -276,7 +276,6 @@ RULE = Rule(
     queries=(*hosts.QUERIES_READ, LATENCY, STEPS, "input_stall"),
     kernel_queries=hosts.KERNEL_QUERIES,
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     topic="what hosts lack",
     explains=("waiting", "lateness", "latency", "late input", "slow saves"),

@@ -241,7 +241,6 @@ RULE = Rule(
     queries=("step_breakdown", SUMMARY_QUERY, "stage_balance", "bubble"),
     optional={EXCESS: "what the stage computes more than the others"},
     evaluate=evaluate,
-    doc=__doc__,
     needs=pipeline.NEEDS,
     explains=("waiting", "idle stages", "lateness"),
     symptom_of=("slow GPU",),

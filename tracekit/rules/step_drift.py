@@ -86,7 +86,6 @@ RULE = Rule(
     thresholds=StepDriftThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY),
     evaluate=evaluate,
-    doc=__doc__,
     needs=NEEDS,
     blames="nobody",
     topic="the job's history",

@@ -86,7 +86,6 @@ RULE = Rule(
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
     judges_windows=True,
-    doc=__doc__,
     needs=TEXT.needs,
     explains=("waiting", "lateness", "stalled launches"),
 )

@@ -95,7 +95,6 @@ RULE = Rule(
     thresholds=TensorGroupSpansHostsThresholds(),
     queries=("nccl_groups", "nccl_comms", "nccl_topology"),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     explains=("latency",),

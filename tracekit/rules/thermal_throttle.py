@@ -130,7 +130,6 @@ RULE = Rule(
     kernel_queries=gpus.TRACE_QUERIES,
     optional=gpus.GIVEN,
     evaluate=evaluate,
-    doc=__doc__,
     needs=gpus.NEEDS,
     topic="GPU health",
     explains=("waiting", "lateness", "odd GPU"),

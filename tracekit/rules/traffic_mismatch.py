@@ -411,7 +411,6 @@ RULE = Rule(
     thresholds=TrafficMismatchThresholds(),
     queries=("traffic", "step_breakdown", "exposed_comm_by_op", "nccl_groups"),
     evaluate=evaluate,
-    doc=__doc__,
     cap=Severity.MAJOR,
     needs=NEEDS,
 )

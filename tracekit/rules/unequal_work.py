@@ -97,6 +97,5 @@ RULE = Rule(
     queries=(*QUERIES, "expert_load", EXCESS),
     needs_kernels=True,
     evaluate=evaluate,
-    doc=__doc__,
     explains=("waiting", "lateness", "latency"),
 )

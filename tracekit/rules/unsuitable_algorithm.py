@@ -153,7 +153,6 @@ RULE = Rule(
     thresholds=UnsuitableAlgorithmThresholds(),
     queries=("nccl_comms", "nccl_choices", "nccl_bench", "nccl_signals"),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     bound="communication",

@@ -246,7 +246,6 @@ RULE = Rule(
     thresholds=WrongNicThresholds(),
     queries=("nccl_comms", "nccl_nics", "nccl_signals", TOPOLOGY),
     evaluate=evaluate,
-    doc=__doc__,
     needs="NCCL logs",
     topic="NCCL's transports and choices",
     explains=("slow transfers between hosts",),

@@ -6,7 +6,7 @@ What follows from that is the simulation's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -87,6 +87,10 @@ class Effect:
         """The culprit's place."""
         return place(ranks=self.ranks)
 
+    def hit(self, step: int) -> Sequence[int]:
+        """The culprit's ranks in a step in which it acts; none in others."""
+        return self.ranks if step in self.steps else ()
+
     def is_on(self, rank: int, step: int) -> bool:
         """Whether it acts there."""
         return step in self.steps and rank in self.ranks
@@ -129,31 +133,28 @@ class PowerBrake(SlowGpusOfHost):
     """A power supply halves the clocks of a host's GPUs, again and again."""
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                # At half the clock for a share of the time: so much slower on average.
-                health.held[rank] = min(1.0, 2 * (1 - 1 / self.strength))
-                health.slowness[rank] = 2.0
-                health.reasons[rank] = h.SLOWDOWN | h.BRAKE
+        for rank in self.hit(step):
+            # At half the clock for a share of the time: so much slower on average.
+            health.held[rank] = min(1.0, 2 * (1 - 1 / self.strength))
+            health.slowness[rank] = 2.0
+            health.reasons[rank] = h.SLOWDOWN | h.BRAKE
 
 
 class MemoryFault(SlowGpu):
     """A GPU's memory fails: rows are replaced, and what reads them waits."""
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                health.xids[rank] = (48, 63)
-                health.memory_errors[rank] = 2
+        for rank in self.hit(step):
+            health.xids[rank] = (48, 63)
+            health.memory_errors[rank] = 2
 
 
 class GpuContention(SlowGpu):
     """A program of somebody else computes on the same GPU: the job gets what is left."""
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                health.neighbour[rank] = 1 - 1 / self.strength
+        for rank in self.hit(step):
+            health.neighbour[rank] = 1 - 1 / self.strength
 
 
 SMALL = ModelShape(layers=24, hidden=2048, heads=16, kv_heads=8, ffn=5632, vocabulary=8192,
@@ -310,9 +311,8 @@ class SlowLink(Effect):
     """One NIC has lost bandwidth; ``strength`` is what is left of it."""
 
     def links(self, state: LinkState, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                state.nic_factor[rank] = state.nic_factor.get(rank, 1.0) * self.strength
+        for rank in self.hit(step):
+            state.nic_factor[rank] = state.nic_factor.get(rank, 1.0) * self.strength
 
     def where(self) -> Where:
         top = self.plan.topology
@@ -324,31 +324,28 @@ class TrainedDown(SlowLink):
     """It came up with fewer lanes, and says so."""
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                health.speed_ratio[rank] = self.strength
+        for rank in self.hit(step):
+            health.speed_ratio[rank] = self.strength
 
 
 class NicError(SlowLink):
     """A bad cable damages packets, which are sent again."""
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                health.damage_ratio[rank] = 1e-4
+        for rank in self.hit(step):
+            health.damage_ratio[rank] = 1e-4
 
 
 class PcieDegraded(SlowLink):
     """A GPU's PCIe link came up with fewer lanes; its NIC is behind the same bridge."""
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                width = 16
-                while width > 1 and width > 16 * self.strength:
-                    width //= 2
-                health.pcie_width[rank] = width
-                health.stalls_per_s[rank] = 40.0
+        for rank in self.hit(step):
+            width = 16
+            while width > 1 and width > 16 * self.strength:
+                width //= 2
+            health.pcie_width[rank] = width
+            health.stalls_per_s[rank] = 40.0
 
 
 class Incast(SlowLink):
@@ -421,10 +418,9 @@ class StorageInterference(SlowLinksOfHost):
     """Reads of a data set share the NICs of a host with its collectives."""
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                nic = self.plan.topology.nic_bytes_per_s
-                health.foreign_bytes_per_s[rank] = (1 - self.strength) * nic
+        for rank in self.hit(step):
+            nic = self.plan.topology.nic_bytes_per_s
+            health.foreign_bytes_per_s[rank] = (1 - self.strength) * nic
 
 
 class SlowLinksEverywhere(SlowLink):
@@ -451,29 +447,26 @@ class SharedFabric(SlowLinksEverywhere):
                 state.nic_factor[rank] = state.nic_factor.get(rank, 1.0) * left
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                health.marked[rank] = 0.5 * (1 - self.strength) * self.load(step)
-                health.queue_bytes[rank] = 2e6 * self.load(step)
+        for rank in self.hit(step):
+            health.marked[rank] = 0.5 * (1 - self.strength) * self.load(step)
+            health.queue_bytes[rank] = 2e6 * self.load(step)
 
 
 class SlowNvlink(Effect):
     """NVLink of one GPU is slower; ``strength`` is what is left of it."""
 
     def links(self, state: LinkState, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                state.nvlink_factor[rank] = self.strength
+        for rank in self.hit(step):
+            state.nvlink_factor[rank] = self.strength
 
 
 class BrokenNvlink(SlowNvlink):
     """Lanes of it failed: what they damage is sent again, and the driver says so."""
 
     def counters(self, health: Health, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                health.nvlink_errors_per_s[rank] = 300.0
-                health.xids[rank] = (74,)
+        for rank in self.hit(step):
+            health.nvlink_errors_per_s[rank] = 300.0
+            health.xids[rank] = (74,)
 
 
 class SlowNvlinkOfHost(SlowNvlink):
@@ -493,9 +486,8 @@ class PacketLoss(SlowLink):
     timeout_ns = 60e6
 
     def links(self, state: LinkState, step: int) -> None:
-        if step in self.steps:
-            for rank in self.ranks:
-                state.loss[rank] = (self.strength, self.timeout_ns)
+        for rank in self.hit(step):
+            state.loss[rank] = (self.strength, self.timeout_ns)
 
     def counters(self, health: Health, step: int) -> None:
         # A receiver asks for most lost packets again at once. Only where the last one of a message

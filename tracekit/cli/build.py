@@ -193,6 +193,6 @@ def job(
     from tracekit.job import to_toml
 
     check_target(output, force)
-    with open_target(paths, given, None, workers, memory) as run:
+    with open_target(paths, given, o.Part(workers, memory)) as run:
         description, provenance = infer_job(run.run.con, run.derived_tables(), run.job)
         write_text(to_toml(description, provenance), output)

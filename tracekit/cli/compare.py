@@ -98,7 +98,7 @@ def compare(
             [*baseline],
             [*candidate],
             job=[*(job or [])],
-            selection=o.selection(ranks, hosts, steps),
+            selection=o.Part(ranks=ranks, hosts=hosts, steps=steps).selection,
             config=settings_of(config),
             workers=workers,
             memory_bytes=o.parse_size(memory, "--memory"),

@@ -56,6 +56,7 @@ ConfigOpt = Annotated[
 ]
 
 
+@o.takes_part
 def diagnose(
     paths: o.TargetsArg,
     job: o.JobOpt = None,
@@ -79,22 +80,14 @@ def diagnose(
     config: ConfigOpt = None,
     nsys: o.NsysOpt = None,
     budget: o.BudgetOpt = None,
-    workers: o.WorkersOpt = None,
-    memory: o.MemoryOpt = None,
-    ranks: o.RanksOpt = None,
-    hosts: o.HostsOpt = None,
-    steps: o.StepsOpt = None,
-    since: o.SinceOpt = None,
-    until: o.UntilOpt = None,
-    attempt: o.AttemptOpt = None,
-    window: o.WindowOpt = None,
+    *,
+    part: o.Part,
 ) -> int:
     """Why the job is slow, what it costs, and what to do."""
     check_target(output, force)
-    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     settings = settings_of(config)
     _check_names(settings, select or (), ignore or ())
-    with open_target(paths, job, chosen, workers, memory, nsys, budget) as run:
+    with open_target(paths, job, part, nsys, budget) as run:
         _name_config(run, config)
         if format_ is ReportFormat.html:
             run.expect_page()
@@ -184,28 +177,21 @@ def _first(inputs: Sequence[InputFile]) -> str:
     return safe(f"{inputs[0].path}: {inputs[0].reason or inputs[0].status}{more}")
 
 
+@o.takes_part
 def show(
     paths: o.TargetsArg,
     finding: Annotated[str, typer.Argument(metavar="FINDING", help="F1, or rule/scope.")],
     job: o.JobOpt = None,
     config: ConfigOpt = None,
-    workers: o.WorkersOpt = None,
-    memory: o.MemoryOpt = None,
-    ranks: o.RanksOpt = None,
-    hosts: o.HostsOpt = None,
-    steps: o.StepsOpt = None,
-    since: o.SinceOpt = None,
-    until: o.UntilOpt = None,
-    attempt: o.AttemptOpt = None,
-    window: o.WindowOpt = None,
+    *,
+    part: o.Part,
 ) -> None:
     """One finding whole: every row of its evidence, down to the raw records' places."""
     from tracekit.report.show import show_finding
 
-    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
     settings = settings_of(config)
     _check_names(settings, (), ())
-    with open_target(paths, job, chosen, workers, memory) as run:
+    with open_target(paths, job, part) as run:
         _name_config(run, config)
         report = run.diagnose(config=settings)
     shown = report.finding(finding)

@@ -22,33 +22,32 @@ if TYPE_CHECKING:
     from tracekit.api import OpenRun
     from tracekit.catalog import Query
     from tracekit.ingest.base import SourceFile
-    from tracekit.store import Selection
 
 
 def open_target(
     paths: list[str],
     job: list[str] | None = None,
-    selected: Selection | None = None,
-    workers: int | None = None,
-    memory: str | None = None,
+    part: o.Part | None = None,
     nsys: str | None = None,
     budget: str | None = None,
 ) -> OpenRun:
     """A run, or raw paths through the cache, with a progress bar."""
     from tracekit import api
 
+    part = part or o.Part()
+    selected = part.selection
     with progress_bar("reading") as progress:
         run = api.open(
             [*paths],
             job=[*(job or [])],
             selection=selected,
-            workers=workers,
-            memory_bytes=o.parse_size(memory, "--memory"),
+            workers=part.workers,
+            memory_bytes=part.memory_bytes,
             nsys=nsys,
             budget_s=o.parse_duration(budget, "--budget"),
             progress=progress,
         )
-    if selected is not None and run.target is not None:
+    if run.target is not None:
         run.target = replace(run.target, part=o.selection_words(selected))
     return run
 
@@ -125,6 +124,7 @@ def _suggested(file: SourceFile) -> str:
     return table.toml(file.name) + "\n" if table is not None else ""
 
 
+@o.takes_part
 def query(
     words: Annotated[
         list[str] | None,
@@ -140,15 +140,8 @@ def query(
     output: o.OutputOpt = None,
     force: o.ForceOpt = False,
     job: o.JobOpt = None,
-    workers: o.WorkersOpt = None,
-    memory: o.MemoryOpt = None,
-    ranks: o.RanksOpt = None,
-    hosts: o.HostsOpt = None,
-    steps: o.StepsOpt = None,
-    since: o.SinceOpt = None,
-    until: o.UntilOpt = None,
-    attempt: o.AttemptOpt = None,
-    window: o.WindowOpt = None,
+    *,
+    part: o.Part,
 ) -> None:
     """Rows of one named query. --list shows what there is."""
     from tracekit import catalog
@@ -161,8 +154,7 @@ def query(
         raise UsageError("query needs a run and a name", hint="tracekit query --list")
     catalog.find(name)  # a wrong name must not cost an ingest
     check_target(output, force)
-    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
-    with open_target(paths, job, chosen, workers, memory) as run:
+    with open_target(paths, job, part) as run:
         tell_losses(run)
         write_rows(_asked(run, name, _params(param), format_), format_, output)
 
@@ -211,6 +203,7 @@ def _params(given: list[str] | None) -> dict[str, str]:
     return params
 
 
+@o.takes_part
 def sql(
     target: o.TargetArg,
     statement: Annotated[
@@ -221,15 +214,8 @@ def sql(
     output: o.OutputOpt = None,
     force: o.ForceOpt = False,
     job: o.JobOpt = None,
-    workers: o.WorkersOpt = None,
-    memory: o.MemoryOpt = None,
-    ranks: o.RanksOpt = None,
-    hosts: o.HostsOpt = None,
-    steps: o.StepsOpt = None,
-    since: o.SinceOpt = None,
-    until: o.UntilOpt = None,
-    attempt: o.AttemptOpt = None,
-    window: o.WindowOpt = None,
+    *,
+    part: o.Part,
 ) -> None:
     """Any SELECT over the run's views. It can read the run and nothing else."""
     from tracekit.cli.memory import bounded
@@ -237,10 +223,9 @@ def sql(
 
     check_target(output, force)
     text = _statement(statement, file)
-    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
-    with open_target([target], job, chosen, workers, memory) as run:
+    with open_target([target], job, part) as run:
         tell_losses(run)
-        limit = o.parse_size(memory, "--memory") or DEFAULT_MEMORY_BYTES
+        limit = part.memory_bytes or DEFAULT_MEMORY_BYTES
         with bounded(limit):
             rows = run.rows(text)
         write_rows(rows, format_, output)

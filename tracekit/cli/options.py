@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,6 +20,8 @@ from tracekit.logs import log_json
 
 if TYPE_CHECKING:
     from tracekit.store import Selection
+
+R = TypeVar("R")
 
 
 class TableFormat(StrEnum):
@@ -115,6 +121,57 @@ AttemptOpt = Annotated[
 WindowOpt = Annotated[
     int | None, typer.Option("--window", min=0, help="Capture window, from 0; default: all.")
 ]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is read of a run, and by how much of the machine: options of all that read one."""
+
+    workers: WorkersOpt = None
+    memory: MemoryOpt = None
+    ranks: RanksOpt = None
+    hosts: HostsOpt = None
+    steps: StepsOpt = None
+    since: SinceOpt = None
+    until: UntilOpt = None
+    attempt: AttemptOpt = None
+    window: WindowOpt = None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """UsageError where that is no size."""
+        return parse_size(self.memory, "--memory")
+
+    @property
+    def selection(self) -> Selection:
+        """UsageError names the option that cannot be read."""
+        from tracekit.store import Selection
+
+        return Selection(
+            ranks=parse_ranges(self.ranks, "--ranks"),
+            hosts=parse_names(self.hosts, "--hosts"),
+            steps=parse_ranges(self.steps, "--steps"),
+            since_ns=parse_time(self.since, "--since"),
+            until_ns=parse_time(self.until, "--until"),
+            attempt=self.attempt,
+            window=self.window,
+        )
+
+
+def takes_part(command: Callable[..., R]) -> Callable[..., R]:
+    """A command whose last parameter is ``part``: on the command line, the options of a Part."""
+    options = inspect.signature(Part, eval_str=True).parameters
+    others = inspect.signature(command, eval_str=True).parameters.values()
+
+    @wraps(command)
+    def called(**given: Any) -> R:
+        part = Part(**{name: given.pop(name) for name in options})
+        return command(**given, part=part)
+
+    signature = inspect.Signature([*(p for p in others if p.name != "part"), *options.values()])
+    called.__signature__ = signature  # type: ignore[attr-defined]  # what Typer reads
+    return called
+
 
 NsysOpt = Annotated[
     str | None,
@@ -237,26 +294,3 @@ def selection_words(chosen: Selection) -> dict[str, str]:
         "--window": None if chosen.window is None else str(chosen.window),
     }
     return {option: value for option, value in words.items() if value}
-
-
-def selection(
-    ranks: str | None = None,
-    hosts: str | None = None,
-    steps: str | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    attempt: int | None = None,
-    window: int | None = None,
-) -> Selection:
-    """The options as a Selection."""
-    from tracekit.store import Selection
-
-    return Selection(
-        ranks=parse_ranges(ranks, "--ranks"),
-        hosts=parse_names(hosts, "--hosts"),
-        steps=parse_ranges(steps, "--steps"),
-        since_ns=parse_time(since, "--since"),
-        until_ns=parse_time(until, "--until"),
-        attempt=attempt,
-        window=window,
-    )

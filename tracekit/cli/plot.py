@@ -13,6 +13,7 @@ from tracekit.cli.output import check_target, write_bytes, write_text
 from tracekit.errors import UsageError
 
 
+@o.takes_part
 def plot(
     target: Annotated[
         str | None, typer.Argument(metavar="RUN", help="A run, or a file or folder.")
@@ -28,15 +29,8 @@ def plot(
         bool, typer.Option("--findings/--no-findings", help="Mark what diagnose finds.")
     ] = True,
     job: o.JobOpt = None,
-    workers: o.WorkersOpt = None,
-    memory: o.MemoryOpt = None,
-    ranks: o.RanksOpt = None,
-    hosts: o.HostsOpt = None,
-    steps: o.StepsOpt = None,
-    since: o.SinceOpt = None,
-    until: o.UntilOpt = None,
-    attempt: o.AttemptOpt = None,
-    window: o.WindowOpt = None,
+    *,
+    part: o.Part,
 ) -> None:
     """One figure of a run: step times, late ranks, overlap, traffic, and more."""
     from tracekit import dashboards
@@ -55,8 +49,7 @@ def plot(
     dashboards.chart(name)  # a wrong name must not cost an ingest
     look.check_name(output)
     check_target(output, force)
-    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
-    with open_target([target], job, chosen, workers, memory) as run:
+    with open_target([target], job, part) as run:
         tell_losses(run)
         figure = run.plot(name, findings=findings)
     write_bytes(look.picture(figure, output.suffix), output)

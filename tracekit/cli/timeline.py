@@ -23,6 +23,7 @@ class TimelineDetail(StrEnum):
     device = "device"
 
 
+@o.takes_part
 def timeline(
     target: o.TargetArg,
     output: Annotated[
@@ -42,29 +43,21 @@ def timeline(
         bool, typer.Option("--findings/--no-findings", help="Mark what diagnose finds.")
     ] = True,
     job: o.JobOpt = None,
-    workers: o.WorkersOpt = None,
-    memory: o.MemoryOpt = None,
-    ranks: o.RanksOpt = None,
-    hosts: o.HostsOpt = None,
-    steps: o.StepsOpt = None,
-    since: o.SinceOpt = None,
-    until: o.UntilOpt = None,
-    attempt: o.AttemptOpt = None,
-    window: o.WindowOpt = None,
+    *,
+    part: o.Part,
 ) -> None:
     """All ranks on one clock for ui.perfetto.dev, collectives joined, findings marked."""
     if output is None:
         raise UsageError("timeline needs --output F", hint="-o timeline.json.gz")
     check_target(output, force)
-    chosen = o.selection(ranks, hosts, steps, since, until, attempt, window)
-    with open_target([target], job, chosen, workers, memory) as run:
+    with open_target([target], job, part) as run:
         tell_losses(run)
         written = run.timeline(
             output,
             max_slices=max_slices,
             detail=detail.value,
             findings=findings,
-            memory_bytes=o.parse_size(memory, "--memory"),
+            memory_bytes=part.memory_bytes,
         )
     for cut in written.cuts:
         note(f"left out: {cut}")

@@ -79,8 +79,8 @@ def whatif(
         look.check_name(heat_map)
         check_target(heat_map, force)
     causes = [*map(parse_remove, remove or ()), *map(parse_scale, scale or ())]
-    chosen = o.selection(ranks, hosts, steps, None, None, attempt, window)
-    with open_target(paths, job, chosen, workers, memory) as run:
+    part = o.Part(workers, memory, ranks, hosts, steps, None, None, attempt, window)
+    with open_target(paths, job, part) as run:
         tell_losses(run)
         answer = run.whatif(causes, config=settings_of())
     if answer.dropped_steps:

@@ -202,6 +202,11 @@ def test_what_several_queries_derive_is_derived_once_and_is_the_same(
     with catalog.shared(con, names):
         assert con.execute(tables).fetchall() == [(5,)]
         assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
+        with catalog.shared(con, names[1:]):
+            assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
+        # What was made outside stays when an inner one ends.
+        assert con.execute(tables).fetchall() == [(5,)]
+        assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
     assert con.execute(tables).fetchall() == [(0,)]
     assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
     # One query alone shares nothing; what cannot be derived is left to the query to say.

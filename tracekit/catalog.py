@@ -474,6 +474,11 @@ def _share(
     sources = [f"{BY_RANKS[name]}({first}, {last})" for first, last in parts]
     source, *rest = sources or [f"{name}({arguments})"]
     try:
+        existing = con.execute(
+            "SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [f"shared_{name}"]
+        )
+        if existing.fetchall():
+            return False  # it reads one already, whose maker goes on needing it
         con.execute(f"CREATE TABLE shared_{name} AS FROM {source}")
         for other in rest:
             con.execute(f"INSERT INTO shared_{name} FROM {other}")

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tracekit.errors import StoreError
-from tracekit.store.manifest import this_host
+from tracekit.store.manifest import is_dead, this_host
 
 DEAD_AFTER_S = 3600.0
 """A run that takes an hour to diagnose would lose the lock: what is written stays whole, since
@@ -70,7 +70,7 @@ def _clear_dead(path: Path, host: str) -> None:
         status = path.stat()
         said = _said(path)
         is_old = time.time() - status.st_mtime > DEAD_AFTER_S
-        if not is_old and not (said.get("host") == host and _is_gone(said.get("pid"))):
+        if not is_old and not (said.get("host") == host and is_dead(said.get("pid"))):
             return
         grave = path.with_name(f"{path.name}.dead.{secrets.token_hex(8)}")
         path.rename(grave)
@@ -78,18 +78,6 @@ def _clear_dead(path: Path, host: str) -> None:
             with contextlib.suppress(FileExistsError):
                 os.link(grave, path)
         grave.unlink()
-
-
-def _is_gone(pid: object) -> bool:
-    if not isinstance(pid, int) or pid <= 0:
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _said(path: Path) -> dict[str, object]:

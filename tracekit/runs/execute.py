@@ -31,7 +31,7 @@ from tracekit.errors import (
 from tracekit.runs import plan
 from tracekit.runs.keys import hash_of, reader_of
 from tracekit.runs.plan import Carried, Shard, ShardTask, available_cpus
-from tracekit.store.manifest import ShardFile, SourceEntry, this_host, work_path
+from tracekit.store.manifest import ShardFile, SourceEntry, is_dead, this_host, work_path
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import IngestOptions, SourceFile
@@ -365,19 +365,9 @@ def sweep_dead_work(run: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         for entry in folder.iterdir():
             name = _WORK.fullmatch(entry.name)
-            if name is None or name["host"] != host or not _is_dead(int(name["pid"])):
+            if name is None or name["host"] != host or not is_dead(int(name["pid"])):
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             else:
                 entry.unlink(missing_ok=True)
-
-
-def _is_dead(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False

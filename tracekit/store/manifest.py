@@ -178,6 +178,19 @@ def this_host() -> str:
     return os.uname().nodename.split(".")[0]
 
 
+def is_dead(pid: object) -> bool:
+    """Whether no process of this machine can have this number."""
+    if not isinstance(pid, int) or pid <= 0:
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        return False  # it is somebody else's
+    return False
+
+
 def work_path(run: Path) -> Path:
     """A new path for work in progress, named so that a later ingest can tell it is dead."""
     return run / "tmp" / f"{this_host()}-{os.getpid()}-{secrets.token_hex(4)}"

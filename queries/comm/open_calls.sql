@@ -190,29 +190,11 @@ WITH
             coalesce(opened.first.source_id, f.last.source_id) AS source_id,
             coalesce(opened.first.place, f.last.place) AS place
         FROM finished AS f
-        SEMI JOIN opened
-            ON opened.attempt = f.attempt
-            AND opened.capture_id = f.capture_id
-            AND opened.group_id = f.group_id
-        LEFT JOIN opened
-            ON opened.attempt = f.attempt
-            AND opened.capture_id = f.capture_id
-            AND opened.group_id = f.group_id
-            AND opened.rank = f.rank
-        LEFT JOIN elsewhere
-            ON elsewhere.attempt = f.attempt
-            AND elsewhere.capture_id = f.capture_id
-            AND elsewhere.group_id = f.group_id
-            AND elsewhere.rank = f.rank
-        LEFT JOIN told
-            ON told.attempt = f.attempt
-            AND told.capture_id = f.capture_id
-            AND told.group_id = f.group_id
-            AND told.rank = f.rank
-        LEFT JOIN busy
-            ON busy.attempt = f.attempt
-            AND busy.capture_id = f.capture_id
-            AND busy.rank = f.rank
+        SEMI JOIN opened USING (attempt, capture_id, group_id)
+        LEFT JOIN opened USING (attempt, capture_id, group_id, rank)
+        LEFT JOIN elsewhere USING (attempt, capture_id, group_id, rank)
+        LEFT JOIN told USING (attempt, capture_id, group_id, rank)
+        LEFT JOIN busy USING (attempt, capture_id, rank)
     )
 SELECT
     m.group_id AS group_id,

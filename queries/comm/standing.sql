@@ -107,17 +107,8 @@ SELECT
     coalesce(launches.first.place, work.last.place) AS place,
     work.attempt AS attempt
 FROM work
-LEFT JOIN launches
-    ON launches.attempt = work.attempt
-    AND launches.capture_id = work.capture_id
-    AND launches.rank = work.rank
-LEFT JOIN opened
-    ON opened.attempt = work.attempt
-    AND opened.capture_id = work.capture_id
-    AND opened.rank = work.rank
-LEFT JOIN paused
-    ON paused.attempt = work.attempt
-    AND paused.capture_id = work.capture_id
-    AND paused.rank = work.rank
+LEFT JOIN launches USING (attempt, capture_id, rank)
+LEFT JOIN opened USING (attempt, capture_id, rank)
+LEFT JOIN paused USING (attempt, capture_id, rank)
 LEFT JOIN source AS s ON s.source_id = coalesce(launches.first.source_id, work.last.source_id)
 ORDER BY attempt, capture_id, rank;

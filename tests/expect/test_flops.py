@@ -108,7 +108,6 @@ def test_states_of_gpt3_are_2_8_terabytes_and_zero_splits_them() -> None:
     assert memory.model_state_bytes(8.0, 2, 4) == 8 * (2 + 0.5 + 3)
     assert memory.model_state_bytes(8.0, 3, 4) == 8 * 4
     assert memory.activation_bytes_per_layer(1, 10, 10) == 3400
-    assert memory.activation_bytes_per_layer(1, 10, 10, 2, sequence_parallel=True) == 1700
     assert memory.activation_bytes_per_layer(1, 10, 10, 2) == 2200
 
 

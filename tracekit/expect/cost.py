@@ -10,18 +10,14 @@ PERFORMANCE.md for the bus factors; NCCL's tuner (src/graph/tuning.cc) for laten
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from tracekit.errors import UsageError
 
-RING_LATENCY_S: Mapping[str, Mapping[str, float]] = {
-    "network": {"ll": 2.7e-6, "ll128": 4.0e-6, "simple": 14e-6},
-    "nvlink": {"ll": 0.6e-6, "ll128": 1.9e-6, "simple": 3.4e-6},
-}
-"""A hop of a ring, by where it runs and NCCL's protocol."""
-BASE_LATENCY_S: Mapping[str, float] = {"ll": 6.6e-6, "ll128": 14e-6, "simple": 8.4e-6}
-"""Once a ring collective, by protocol."""
+RING_LATENCY_S: Mapping[str, float] = {"network": 14e-6, "nvlink": 3.4e-6}
+"""A hop of a ring in NCCL's protocol Simple, by where it runs."""
+BASE_LATENCY_S = 8.4e-6
+"""Once a ring collective in that protocol."""
 
 
 def bus_factor(op: str, ranks: int) -> float:
@@ -51,17 +47,12 @@ def in_network_all_reduce_s(size_bytes: float, bytes_per_s: float) -> float:
     return size_bytes / bytes_per_s
 
 
-def latency_s(
-    op: str, ranks: int, *, where: str = "network", protocol: str = "simple", tree: bool = False
-) -> float:
-    """What a collective takes however small: a base and a hop a step of the algorithm.
-
-    A ring takes N-1 hops (all-reduce twice that), a tree 2 log2 N.
-    """
+def latency_s(op: str, ranks: int, *, where: str = "network") -> float:
+    """What a collective takes however small: a base and the N-1 hops of a ring, twice as many in an
+    all-reduce."""
     if ranks < 2:
         return 0.0
-    hop = RING_LATENCY_S[where][protocol]
-    hops = 2 * math.log2(ranks) if tree else (ranks - 1) * (2 if op == "all_reduce" else 1)
+    hops = (ranks - 1) * (2 if op == "all_reduce" else 1)
     if op in ("send", "recv", "broadcast", "reduce"):
         hops = 1
-    return BASE_LATENCY_S[protocol] + hop * hops
+    return BASE_LATENCY_S + RING_LATENCY_S[where] * hops

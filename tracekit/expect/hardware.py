@@ -19,7 +19,6 @@ class Gpu:
     hbm_bytes: float
     hbm_bytes_per_s: float
     bf16_flops_per_s: float | None
-    fp8_flops_per_s: float | None
     nvlink_bytes_per_s: float | None
     """To all peers of its NVLink domain together, one direction."""
     nvlink_domain: int = 8
@@ -41,16 +40,16 @@ A100_SMS, H100_SMS = 108, 132
 GPUS: Mapping[str, Gpu] = {
     g.name: g
     for g in (
-        Gpu("V100", 32e9, 0.9e12, None, None, 150e9),
-        Gpu("A100", 80e9, 2.0e12, 312e12, None, 300e9, 8, A100_SMS * 2048),
-        Gpu("H100", 80e9, 3.35e12, 990e12, 1979e12, 450e9, 8, H100_SMS * 4096),
-        Gpu("H100 PCIE", 80e9, 2.0e12, 756e12, 1513e12, None, 1),
-        Gpu("H200", 141e9, 4.8e12, 990e12, 1979e12, 450e9, 8, H100_SMS * 4096),
-        Gpu("H800", 80e9, 3.35e12, 990e12, 1979e12, 200e9, 8, H100_SMS * 4096),
-        Gpu("B100", 192e9, 8e12, 1800e12, 3500e12, 900e9),
-        Gpu("B200", 192e9, 8e12, 2250e12, 4500e12, 900e9),
-        Gpu("GB200", 192e9, 8e12, 2250e12, 4500e12, 900e9, 72),
-        Gpu("L40S", 48e9, 0.864e12, 362e12, 733e12, None, 1),
+        Gpu("V100", 32e9, 0.9e12, None, 150e9),
+        Gpu("A100", 80e9, 2.0e12, 312e12, 300e9, 8, A100_SMS * 2048),
+        Gpu("H100", 80e9, 3.35e12, 990e12, 450e9, 8, H100_SMS * 4096),
+        Gpu("H100 PCIE", 80e9, 2.0e12, 756e12, None, 1),
+        Gpu("H200", 141e9, 4.8e12, 990e12, 450e9, 8, H100_SMS * 4096),
+        Gpu("H800", 80e9, 3.35e12, 990e12, 200e9, 8, H100_SMS * 4096),
+        Gpu("B100", 192e9, 8e12, 1800e12, 900e9),
+        Gpu("B200", 192e9, 8e12, 2250e12, 900e9),
+        Gpu("GB200", 192e9, 8e12, 2250e12, 900e9, 72),
+        Gpu("L40S", 48e9, 0.864e12, 362e12, None, 1),
     )
 }
 

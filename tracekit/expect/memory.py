@@ -24,10 +24,6 @@ def model_state_bytes(parameters: float, zero_stage: int = 0, ranks: int = 1) ->
     return weight + gradient + optimizer
 
 
-def activation_bytes_per_layer(
-    micro: int, sequence: int, hidden: int, tp: int = 1, *, sequence_parallel: bool = False
-) -> float:
-    """34 s b h with sequence parallelism over t; without it 10 of the 34 are not split."""
-    if sequence_parallel or tp == 1:
-        return 34 * sequence * micro * hidden / tp
+def activation_bytes_per_layer(micro: int, sequence: int, hidden: int, tp: int = 1) -> float:
+    """34 s b h, of which 10 are not split by t: without sequence parallelism."""
     return sequence * micro * hidden * (10 + 24 / tp)

@@ -150,10 +150,11 @@ class Replayed:
         is_by_streams: bool = False,
         most_ms: Mapping[tuple[int, ...], float] | None = None,
         inside_ms: Mapping[int, float] | None = None,
+        is_by_operations: bool = False,
     ) -> None:
         self.inside_ms = inside_ms or {}
         self.saved_ms, self.slow, self.most_ms = saved_ms, slow or {}, most_ms or {}
-        self.is_by_streams = is_by_streams
+        self.is_by_streams, self.is_by_operations = is_by_streams, is_by_operations
         self.error_ratio = self.operations_error_ratio = 0.0
         self.asked: list[tuple[int, ...]] = []
 

@@ -78,7 +78,7 @@ class Replayed:
     computes longer than the median other one, and what the same work costs that is not dealt out
     evenly, and what messages of a slow link do; and nothing else."""
 
-    is_by_streams = False
+    is_by_streams = is_by_operations = False
     error_ratio = 0.0
     operations_error_ratio = 0.02
 

@@ -295,6 +295,7 @@ def test_the_replay_without_the_culprit_is_the_twin(
     with api.open(folder) as run:
         found = replays.replay_of_calls(run.con).analyse([cause])
         named = run.whatif([cause]).causes[0]
+        slowdowns = run.whatif().slowdown_by_rank
         straggler = run.query("straggler")
     assert found.refused is None
     assert found.simulation_error_ratio < 0.001
@@ -308,6 +309,7 @@ def test_the_replay_without_the_culprit_is_the_twin(
         worst = max(found.slowdown_by_rank, key=lambda r: found.slowdown_by_rank[r])
         assert worst in culprits
         ratios = dict(straggler.select("rank", "slowdown_ratio").iter_rows())
+        assert ratios == slowdowns
         assert max(ratios, key=lambda r: ratios[r]) in culprits
 
 

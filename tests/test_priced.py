@@ -128,6 +128,33 @@ def test_every_cause_of_a_marked_pipeline_is_taken_from_the_step_of_diagnose() -
     assert begins == ["0.2447"] * 4
 
 
+@pytest.mark.parametrize(
+    ("path", "method", "others"),
+    [
+        (FIXTURES / "recorded" / "pp-uneven-stages", "pipeline", 0),
+        (FIXTURES / "recorded" / "pp-interleaved-healthy", "pipeline", 4),  # refused
+        (FIXTURES / "recorded" / "ddp-slow-rank", "collectives", 0),
+    ],
+)
+def test_the_slowdown_of_a_rank_is_one_number(path: Path, method: str, others: int) -> None:
+    """In whatif, its JSON, the query and the evidence; unknown in all where a replay is refused."""
+    with samples.opened(path) as run:
+        answer, rows = run.whatif(), run.query("straggler")
+        report = run.diagnose()
+    assert answer.method == method
+    said = to_dict(answer)["slowdown_by_rank"] or {}
+    ratios = dict(rows.select("rank", "slowdown_ratio").iter_rows())
+    assert {str(r): v for r, v in ratios.items() if v is not None} == said
+    assert sum(v is None for v in ratios.values()) == others
+    shown = {
+        (f.scope.ranks[0], e.value)
+        for f in report.findings
+        for e in f.evidence
+        if "over the ideal step" in e.name
+    }
+    assert shown == ({(2, ratios[2])} if method == "collectives" else set())
+
+
 def replayed(**changed: Any) -> WhatIf:
     """10 s of operations, 8 replayed; without rank 1 those are 6."""
     cause = CauseResult("remove rank=1", 6.0, 8 / 6, 2.0, "collectives", 0.25, replayed_s=6.0)

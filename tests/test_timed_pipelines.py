@@ -79,6 +79,17 @@ class Timers:
 HEALTHY = Timers({})
 
 
+def test_timers_say_the_slowdown_of_a_rank_in_whatif_alone(tmp_path: Path) -> None:
+    """No call is recorded: the query has no row that could say another number."""
+    path = tmp_path / "timers.parquet"
+    pq.write_table(pa.Table.from_pylist(Timers({(1, 2): 1.5}).rows), path)
+    with api.open(path) as run:
+        slowdowns = run.whatif().slowdown_by_rank
+        assert run.query("straggler").is_empty()
+    assert max(slowdowns, key=lambda r: slowdowns[r]) == 5
+    assert len(slowdowns) == STAGES * 3
+
+
 def found(document: Document) -> list[tuple[str, tuple[int, ...]]]:
     return [(f.rule, f.scope.ranks) for f in document.findings if f.rule == "slow-gpu"]
 

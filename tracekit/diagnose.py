@@ -207,6 +207,12 @@ class _LaterReplay:
         return self._price(f"slowdown {rank}", lambda r: r.slowdown(rank))
 
     @property
+    def is_by_operations(self) -> bool:
+        return self._answers.figure(
+            "replay is_by_operations", "BOOLEAN", lambda: self._loaded.is_by_operations
+        )
+
+    @property
     def error_ratio(self) -> float | None:
         return self._price("error_ratio", lambda r: r.error_ratio)
 

@@ -44,6 +44,11 @@ SELECT p.* FROM pipeline_op p WHERE NOT EXISTS (
       AND (s.is_warmup OR s.is_partial))
 """
 
+_MEMBERS = f"""
+SELECT DISTINCT rank, greatest(coalesce(pp_rank, 0), 0), greatest(coalesce(dp_rank, 0), 0)
+FROM ({_STEADY_PIPELINE}) ORDER BY ALL
+"""  # noqa: S608 - what is put in is our own
+
 _CALLS = """
 SELECT c.capture_id, c.rank, if(m.is_trusted, m.instance_id, NULL) AS instance_id, c.op,
        m.group_id, g.kind, g.members_count, c.root, c.message_bytes, c.timeline, c.start_ns,
@@ -199,10 +204,10 @@ def whatif(
 def _whatif(con: duckdb.DuckDBPyConnection, dp: int | None, causes: Sequence[Cause]) -> WhatIf:
     if not has_pipeline(con):
         return replay_of_calls(con).analyse(causes)
-    found = replay_pipeline(con, dp)
+    found = _with_groups(con, replay_pipeline(con, dp))
     coarse = believed_calls(con) if causes or found.refused else None
     if coarse is None:
-        return replay_pipeline(con, dp, causes) if causes else found
+        return replace(found, causes=replay_pipeline(con, dp, causes).causes) if causes else found
     if found.refused:
         return coarse.analyse(causes)
     by_streams = [c for c in causes if isinstance(coarse, StreamReplay) and not uses_operations(c)]
@@ -210,6 +215,20 @@ def _whatif(con: duckdb.DuckDBPyConnection, dp: int | None, causes: Sequence[Cau
     results = {c.cause: c for c in replay_pipeline(con, dp, rest).causes}
     results |= {c.cause: c for c in (coarse.analyse(by_streams).causes if by_streams else ())}
     return replace(found, causes=tuple(results[c.text] for c in causes))
+
+
+def _with_groups(con: duckdb.DuckDBPyConnection, found: WhatIf) -> WhatIf:
+    """The same with every rank that recorded operations: of a tensor-parallel group, which computes
+    together, the first stands for all."""
+    job = found.pipeline
+    if job is None:
+        return found
+    by_rank = {
+        int(rank): job.slowdown_of(stage, dp)
+        for rank, stage, dp in con.execute(_MEMBERS).fetchall()
+        if stage in job.slowdown_by_stage and dp in job.slowdown_by_dp
+    }
+    return replace(found, slowdown_by_rank=by_rank)
 
 
 class RankReplay:
@@ -230,6 +249,17 @@ class RankReplay:
     @cached_property
     def _slowdowns(self) -> Mapping[int, float]:
         return self._replay.slowdown_by_rank() if self._replay is not None else {}
+
+    @cached_property
+    def _operations(self) -> WhatIf | None:
+        """The replay of a pipeline's operations, where that is what ``whatif`` asks."""
+        if not has_pipeline(self._con):
+            return None
+        try:
+            found = replay_pipeline(self._con)
+        except InputError:
+            return None
+        return None if found.refused else _with_groups(self._con, found)
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks did what their peers do."""
@@ -348,9 +378,20 @@ class RankReplay:
         """Whether launches and streams are replayed, which shows what a delay hides behind."""
         return isinstance(self._replay, StreamReplay)
 
+    @property
+    def is_by_operations(self) -> bool:
+        """Whether the slowdown of a rank is by the operations of a pipeline: see ``slowdowns``."""
+        return self._operations is not None
+
     def slowdown(self, rank: int) -> float | None:
-        """The ideal step with only this rank's delays, over the ideal step."""
+        """The ideal step with only this rank's delays, over the ideal step, by calls: beside ranks
+        of its stage, whatever the stages are laid out to do."""
         return self._slowdowns.get(rank)
+
+    def slowdowns(self) -> Mapping[int, float]:
+        """What ``whatif`` says of each rank: of a pipeline, by its operations, the smaller of its
+        stage's and its replica's, what is sent to it included; else ``slowdown``."""
+        return self._slowdowns if self._operations is None else self._operations.slowdown_by_rank
 
 
 def _ns(seconds: float | None) -> float | None:
@@ -364,12 +405,12 @@ def has_pipeline(con: duckdb.DuckDBPyConnection) -> bool:
 
 
 def with_slowdowns(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
-    """Rows of the query straggler with slowdown_ratio by replay, where it can be replayed."""
+    """Rows of the query straggler with slowdown_ratio as ``whatif`` says it, where it does."""
     import pyarrow as pa
 
     if "slowdown_ratio" not in rows.column_names or not rows.num_rows:
         return rows
-    replay = RankReplay(con)
-    values = [replay.slowdown(rank) for rank in rows.column("rank").to_pylist()]
+    by_rank = RankReplay(con).slowdowns()
+    values = [by_rank.get(rank) for rank in rows.column("rank").to_pylist()]
     position = rows.column_names.index("slowdown_ratio")
     return rows.set_column(position, "slowdown_ratio", pa.array(values, pa.float64()))

@@ -24,7 +24,8 @@
 -- column: peer_ratio DOUBLE : Own time (without exposed communication) over its peers' median, any
 --     size; null where a pipeline's stages are not known.
 -- column: compute_ratio DOUBLE : Computing time over its peers' median, likewise.
--- column: slowdown_ratio DOUBLE : The ideal step with only its delays, over the ideal step: by
+-- column: slowdown_ratio DOUBLE : The ideal step with only its delays, over the ideal step, as
+--     `tracekit whatif` says it (of a pipeline that of its stage or replica, the smaller): by
 --     replay, which fills it in for `tracekit query` and Python; null in SQL.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: matched_count BIGINT : Its collectives that are trusted and complete.

@@ -144,7 +144,7 @@ def test_heat_that_costs_nothing_known_stays_unpriced(
 
 def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
     class Saving:
-        is_by_streams = False
+        is_by_streams = is_by_operations = False
         operations_error_ratio = 0.0
         error_ratio = 0.0
 

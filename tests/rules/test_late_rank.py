@@ -429,6 +429,11 @@ def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
         (finding,) = LATE.run(seen).findings
         assert finding.severity is severity
         assert any("replay" in e.name and e.value == slowdown for e in finding.evidence)
+        # whatif and straggler say another number of a pipeline's rank, of its stage and replica.
+        seen = replace(facts, replay=Replayed({}, {2: slowdown}, is_by_operations=True))
+        (finding,) = LATE.run(seen).findings
+        assert finding.severity is severity
+        assert slowdown not in [e.value for e in finding.evidence]
 
 
 @pytest.mark.parametrize(

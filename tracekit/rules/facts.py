@@ -151,7 +151,12 @@ class Replay(Protocol):
         its operations do not take so much longer that ``delay_ns`` can be theirs."""
 
     def slowdown(self, rank: int) -> float | None:
-        """The ideal step with only this rank's delays, over the ideal step."""
+        """The ideal step with only this rank's delays, over the ideal step, by calls."""
+
+    @property
+    def is_by_operations(self) -> bool:
+        """Whether ``tracekit whatif`` and ``slowdown_ratio`` say another slowdown of a rank: by the
+        operations of a pipeline, of its stage and replica."""
 
     @property
     def error_ratio(self) -> float | None:

@@ -114,7 +114,9 @@ def score_evidence(
                 query="straggler",
             )
         )
-    if late.slowdown_ratio is not None:
+    # Of a pipeline whose operations are replayed the query says another: of stage and replica.
+    is_by_calls = facts.replay is not None and not facts.replay.is_by_operations
+    if late.slowdown_ratio is not None and is_by_calls:
         evidence.append(
             Evidence(
                 f"ideal step with only the delays of {name}, over the ideal step (replay)",

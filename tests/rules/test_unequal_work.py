@@ -38,11 +38,17 @@ def test_a_rank_with_larger_inputs_has_more_work_and_no_slow_host(make_job: Make
         MORE | {"path": "validation"},
         SLOWER,
         PAUSED,
+        MORE | {"kind": "call", "name": "cudaMalloc", "peer_calls_count": 0.0, "peer_ns": 0.0},
     ],
-    ids=["half", "evaluation", "slower", "pause"],
+    ids=["half", "evaluation", "slower", "pause", "memory"],
 )
 def test_what_is_not_more_work(make_job: MakeJob, row: dict[str, Any]) -> None:
     assert WORK.run(facts_of(make_job, row)) == RuleOutcome()
+
+
+def test_launches_that_its_peers_do_not_make_are_work(make_job: MakeJob) -> None:
+    row = MORE | {"kind": "call", "name": "cudaLaunchKernel", "peer_calls_count": 1.0}
+    assert [f.scope.ranks for f in WORK.run(facts_of(make_job, row)).findings] == [(2,)]
 
 
 def test_experts_get_unequal_shares_by_nature(make_job: MakeJob) -> None:

@@ -129,6 +129,13 @@ class Excess:
         return self.reason in BESIDE_TRAINING
 
     @property
+    def is_more_training(self) -> bool:
+        """Whether it is more work of the model, and no more calls that ask for memory and wait."""
+        work = [row for row in self.rows if _is_training(row)]
+        least = self.limits.min_place_ratio * self.total_ns
+        return self.nature == "more work" and sum(map(_more_work_ns, work)) >= least
+
+    @property
     def advice(self) -> Advice | None:
         """What helps against time spent in such a range."""
         return None if self.reason is None else ADVICE.get(self.reason)
@@ -321,6 +328,15 @@ def _more_work_ns(row: Row) -> float:
     larger = max(0.0, float(row["input_ratio"] or 1.0) - 1)
     more_calls = max(0.0, calls - peers) + calls * larger
     return min(float(row["excess_ns"]), more_calls * float(row["peer_ns"]) / peers)
+
+
+_WORKING_CALLS = ("launch", "memcpy", "memset")
+"""In the names of runtime calls that give a device something to do; the others manage it."""
+
+
+def _is_training(row: Row) -> bool:
+    name = str(row["name"]).lower()
+    return row["kind"] != "call" or any(word in name for word in _WORKING_CALLS)
 
 
 # --- words ---------------------------------------------------------------------------------------

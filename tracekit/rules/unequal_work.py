@@ -20,9 +20,10 @@ Remedy
 When this is wrong
     As many calls on larger inputs look like a slower rank where no shapes were recorded
     (record_shapes); on a GPU too, if its kernels also have as many threads whatever they get. A
-    loop that polls
-    makes more calls because it waits; such calls last next to nothing. Stages of a pipeline are no
-    peers (stage-imbalance), and experts get unequal shares of the tokens by nature (hot-expert).
+    loop that polls makes more calls because it waits; such calls last next to nothing. More calls
+    of the runtime that launch and copy nothing (cudaMalloc) are no work (allocator-stall). Stages
+    of a pipeline are no peers (stage-imbalance), and experts get unequal shares of the tokens by
+    nature (hot-expert).
 
 Source
     Diagnosis D1: more kernels are more work, not a slower GPU.
@@ -64,7 +65,7 @@ def evaluate(facts: Facts, limits: UnequalWorkThresholds) -> RuleOutcome:
     findings = []
     for late in late_ranks(facts, limits):
         excess = where_it_lies(facts, late.rank, delay_ns(late))
-        if excess is not None and excess.nature == "more work" and not excess.is_beside_training:
+        if excess is not None and excess.is_more_training and not excess.is_beside_training:
             findings.append(_finding(facts, limits, late, excess))
     return RuleOutcome(findings=tuple(findings))
 

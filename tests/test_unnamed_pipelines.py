@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,8 @@ import pytest
 
 import tracekit
 from soaks import soak
-from tracekit.derive.unnamed import _by_work, _Kernels, _Messages
+from tracekit.derive.unnamed import _by_work, _Kernels, _Messages, _taken_apart
+from tracekit.simulate import Request, write
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "recorded"
 NAMED = re.compile(r"PP:\d.*|(?:Forward|Backward) \d+")
@@ -108,6 +110,75 @@ def test_of_two_pipelines_job_toml_says_who_is_in_which(tmp_path: Path) -> None:
     ]
 
 
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A GPU job of four stages with every name, and the stage that has most to do."""
+    folder = tmp_path_factory.mktemp("simulated") / "job"
+    request = Request(
+        "stage-imbalance", 4, 5, "pp4-m8", 2, layers=12, decoys=(), nccl="none", counters="none"
+    )
+    truth: dict[str, Any] = write(request, folder)
+    (stage,) = truth["faults"][0]["where"]["stages"]
+    return folder, int(stage)
+
+
+def without_words(whole: Path, folder: Path, *, together: bool) -> Path:
+    """The same traces with no microbatch, no word of what a send-receive is and with whom; where
+    ``together``, a send and a receive between two operations are one kernel."""
+    folder.mkdir()
+    for path in sorted(whole.glob("*.json.gz")):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        events = [
+            e
+            for e in trace["traceEvents"]
+            if not re.fullmatch(r"forward|backward|(?:nccl:|c10d::|record_param).*", e["name"])
+        ]
+        launched = {
+            e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") == "cuda_runtime"
+        }
+        kernels = [e for e in events if e.get("cat") == "kernel"]
+        before: dict[str, Any] = {}
+        gone = set()
+        for kernel in sorted(kernels, key=lambda e: launched[e["args"]["correlation"]]):
+            is_message, args = "SendRecv" in kernel["name"], kernel["args"]
+            word = args.get("Collective name")
+            if is_message and together and word == "recv" and before.get("word") == "send":
+                first = before["kernel"]
+                first["dur"] = max(first["dur"], kernel["ts"] + kernel["dur"] - first["ts"])
+                gone.add(args["correlation"])
+            if is_message:
+                known = ("External id", "device", "context", "stream", "correlation")
+                kernel["args"] = {k: args[k] for k in known}
+                before = {"kernel": kernel, "word": word}
+            elif "nccl" not in kernel["name"]:
+                before = {}
+        trace["traceEvents"] = [
+            e for e in events if e.get("args", {}).get("correlation") not in gone
+        ]
+        (folder / path.stem).write_text(json.dumps(trace))
+    return folder
+
+
+@pytest.mark.parametrize("together", soak([True, False], fast=[True]))
+def test_send_receives_alone_show_the_stages_and_their_operations(
+    together: bool, simulated: tuple[Path, int], tmp_path: Path
+) -> None:
+    folder, stage = simulated
+    whole = operations(folder)
+    run = tracekit.open(without_words(folder, tmp_path / "job", together=together))
+    assert set(run.sql("SELECT op FROM collective WHERE is_p2p")["op"]) == {"send_recv"}
+    found = run.sql(OPERATIONS)
+    keys = ["operation", "pp_rank", "dp_rank", "n"]
+    is_compute = pl.col("operation").str.ends_with("compute")
+    assert found.select(keys).rows() == whole.select(keys).rows()
+    for one, other in zip(
+        found.filter(is_compute)["mean_ns"], whole.filter(is_compute)["mean_ns"], strict=True
+    ):
+        assert one == pytest.approx(other, rel=0.02)
+    report = run.diagnose(select=["stage-imbalance"])
+    assert report.document.verdict.finding == f"stage-imbalance/{stage}"
+
+
 # --- by eye: three ranks, two microbatches, a forward takes 10 and a backward 20 ------------------
 
 FORWARD, BACKWARD = 1, -2
@@ -191,6 +262,77 @@ def test_a_layout_that_does_not_hold_the_ranks_is_none() -> None:
     assert stages(schedule(), ((0, 1, 2),))[0] == {0: 0, 1: 1, 2: 2}
     assert stages(schedule(), ((0, 1, 2, 3),))[0] == {}
     assert stages(schedule(), ((1, 0, 2),))[0] == {}
+
+
+# --- send-receives: what is sent after one operation and what is received before the next ---------
+
+COALESCED = {
+    0: "F send F both B recv B",
+    1: "recv F both F both B both B send",
+    2: "recv F B both F B send",
+}
+"""One forward, one backward: what follows an operation and what the next one needs are one call
+where the other stage waits for both."""
+FILLED = {
+    0: "F send F send F send recv B recv B recv B",
+    1: "recv F send recv F send recv F send recv B send recv B send recv B send",
+    2: "recv F recv F recv F B send B send B send",
+}
+"""All forwards first, and each half a call of its own."""
+
+
+def together(words: dict[int, str], rank: int) -> tuple[_Messages, _Kernels]:
+    """A rank whose messages are all send-receives, and its work; an optimizer ends the step."""
+    now, launches, work = 0, [], []
+    for word in words[rank].split():
+        if word in ("F", "B"):
+            work += [(now + k, FORWARD if word == "F" else BACKWARD, now + k + 10) for k in (0, 10)]
+            now += 20
+        else:
+            launches.append(now)
+            now += 1
+    work.append((now, FORWARD, now + 10))
+    ends = [ns + 500 for ns in launches]
+    launch, thread, end = (np.array(column, np.int64) for column in zip(*work, strict=True))
+    count = len(launches)
+    return (
+        _Messages(["send_recv"] * count, launches, launches, ends, [-1] * count, launches, ends),
+        _Kernels(launch, thread, launch, end),
+    )
+
+
+@pytest.mark.parametrize("words", [COALESCED, FILLED])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_send_receive_is_what_the_gaps_between_operations_leave(
+    words: dict[int, str], rank: int
+) -> None:
+    said = [w.replace("both", "send recv") for w in words[rank].split() if w not in ("F", "B")]
+    found = _taken_apart(*together(words, rank))
+    assert found.op == " ".join(said).split()
+    assert set(found.peer) == {-1}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "recv F send send recv B send",  # three in a gap
+        "recv F B send B",  # a backward after the last message
+        "send",
+    ],
+)
+def test_send_receives_of_no_stage_are_not_taken_apart(words: str) -> None:
+    assert _taken_apart(*together({0: words}, 0)).op == []
+    assert _taken_apart(together({0: words}, 0)[0], None).op == []
+
+
+def test_experts_exchange_in_every_operation_and_are_no_stages() -> None:
+    """Each rank does what a first stage does; none is last, whatever a layout says."""
+    jobs = {}
+    for rank in range(3):
+        messages, kernels = together({rank: "F both F both F both B both B both B"}, rank)
+        jobs[rank] = _taken_apart(messages, kernels), kernels
+        assert set(jobs[rank][0].op) == {"send", "recv"}
+    assert stages(jobs)[0] == stages(jobs, ((0, 1, 2),))[0] == {}
 
 
 def test_every_schedule_of_the_tests_is_even() -> None:

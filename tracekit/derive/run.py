@@ -216,7 +216,8 @@ class Piped:
 def find_operations(given: Given, done: Done) -> Piped:
     """The microbatches of pipelines."""
     placed, aligned, laid = done.of(Placed), done.of(Aligned), done.of(LaidOut)
-    has_messages = not {"send", "recv"}.isdisjoint(aligned.matched.calls.op_names)
+    names = set(aligned.matched.calls.op_names)
+    has_messages = not names.isdisjoint(("send", "recv"))
     operations = derive_pipeline(
         given.con,
         placed.context,
@@ -225,7 +226,7 @@ def find_operations(given: Given, done: Done) -> Piped:
         given.notes,
         laid.ranks,
         aligned.corrections,
-        laid.collective_match if has_messages else None,
+        laid.collective_match if has_messages or "send_recv" in names else None,
         given.filled,
         has_messages,
         placed.timers,

@@ -16,6 +16,11 @@ that lack the forward's receive are first, those that lack its send last, with h
 the others, which lie between in the order of their first forwards; and every message must then
 begin before it ends at the neighbour. Of several pipelines nobody could say which ranks are one.
 
+Where nothing but send-receives are recorded, each may be a send, a receive or both at once (what is
+sent after one operation, and what is received before the next). Which, follows from the end of the
+pipeline at which the rank is: a first stage, a last one and one between leave the gaps between
+operations empty that the others fill. A rank that could be at two places is at none.
+
 Nothing is claimed of a step in which that does not come out even: another number of messages than
 of microbatches, operations without a kernel or with very different numbers of them, computation
 that belongs to neither (weight gradients on their own, several chunks a rank), messages in a ring
@@ -58,12 +63,17 @@ MAX_KERNELS_RATIO = 1.25
 _BEFORE = frozenset({"forward-recv", "backward-send"})
 """What a stage exchanges with the one before it."""
 _ALL = _BEFORE | {"forward-send", "backward-recv"}
+_ROLES = (_ALL - _BEFORE, _BEFORE, _ALL)
+"""What a first stage, a last one and one between exchange."""
 
 MIN_WORK_RATIO = 0.05
 """Of the longest kernel: shorter ones do not say what a message beside them carries."""
 
 MAX_BROKEN_RATIO = 0.02
 """Of messages that may end before they began, by how ranks were put in order."""
+
+_PAIRED = "'send', 'recv'"
+_COALESCED = "'send_recv'"
 
 _MESSAGES = f"""
 WITH moved AS (
@@ -76,7 +86,7 @@ WITH moved AS (
                ELSE o.start_ns END AS launch_ns
     FROM collective o
     LEFT JOIN gpu_op g ON g.source_id = o.source_id AND g.place = o.gpu_op_place
-    WHERE o.op IN ('send', 'recv') AND o.start_ns IS NOT NULL AND o.dur_ns IS NOT NULL
+    WHERE o.op IN ({{ops}}) AND o.start_ns IS NOT NULL AND o.dur_ns IS NOT NULL
       AND (o.timeline = 'device' OR o.source_id NOT IN (SELECT source_id FROM gpu_op))
 )
 SELECT c.capture_id, s.step, c.rank, o.op, o.launch_ns, o.start_ns, o.end_ns, m.instance_id,
@@ -165,12 +175,15 @@ def find_operations(
     there. ``stated``: the ranks of each pipeline in the order of its stages, where a job
     description says so. What a reader should know is appended to ``notes``.
     """
-    messages = _messages(con)
+    messages, kernels = _messages(con, _PAIRED), dict[Window, _Kernels]()
+    if not messages:
+        together = _messages(con, _COALESCED)
+        kernels = _kernels(con) if together else kernels
+        messages = {w: _taken_apart(m, kernels.get(w)) for w, m in together.items()}
     if not messages:
         return [], {}
-    kernels: dict[Window, _Kernels] = {}
     if all(NOBODY in exchanged.peer for exchanged in messages.values()):
-        kernels = _kernels(con)
+        kernels = kernels or _kernels(con)
         stages, reason = _by_work(messages, kernels, stated)
     else:
         stages, reason = _chains(messages)
@@ -205,13 +218,15 @@ def find_operations(
     return operations, stages if operations else {}
 
 
-def _messages(con: duckdb.DuckDBPyConnection) -> dict[Window, _Messages]:
-    """By rank and step; with whom is NOBODY for all where some rank's messages nowhere say it."""
-    rows = con.sql(_MESSAGES).fetchall()
+def _messages(con: duckdb.DuckDBPyConnection, ops: str) -> dict[Window, _Messages]:
+    """By rank and step; with whom is NOBODY for all where some rank's messages nowhere say it, as
+    send-receives never do."""
+    rows = con.sql(_MESSAGES.format(ops=ops)).fetchall()
     members: dict[int, list[int]] = defaultdict(list)
     for row in rows:
         members[row[7]].append(row[2])
     is_matched = {row[2] for row in rows} == {row[2] for row in rows if row[11]}
+    is_matched = is_matched and ops != _COALESCED
     messages: dict[Window, _Messages] = {}
     for capture, step, rank, op, launch, start, end, instance, *job_times, is_host, _ in rows:
         others = [r for r in members[instance] if r != rank] if is_matched else [NOBODY]
@@ -353,17 +368,80 @@ def _is_chain(
     return count > 0 and broken <= MAX_BROKEN_RATIO * count
 
 
+def _work(kernels: _Kernels) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """When work was launched that says what a message beside it carries, and which is forward."""
+    took = kernels.end - kernels.start
+    rows = np.flatnonzero(took >= MIN_WORK_RATIO * took.max())
+    return kernels.launch[rows], kernels.thread[rows] == kernels.thread[rows[0]]
+
+
+def _taken_apart(together: _Messages, kernels: _Kernels | None) -> _Messages:
+    """The sends and receives that a rank's send-receives were; none where that cannot be told."""
+    apart = _Messages([], [], [], [], [], [], [])
+    if kernels is None or not len(kernels.launch):
+        return apart
+    launches, is_forward = _work(kernels)
+    gaps = np.searchsorted(launches, together.launch)
+    found = [
+        halves for role in _ROLES if (halves := _halves(gaps.tolist(), is_forward, role))
+    ]  # fmt: skip
+    if len(found) != 1:
+        return apart
+    for row, ops in enumerate(found[0]):
+        for op in ops:
+            apart.op.append(op)
+            apart.launch.append(together.launch[row])
+            apart.start.append(together.start[row])
+            apart.end.append(together.end[row])
+            apart.peer.append(NOBODY)
+            apart.job_start.append(together.job_start[row])
+            apart.job_end.append(together.job_end[row])
+    return apart
+
+
+def _halves(
+    gaps: Sequence[int], is_forward: npt.NDArray[np.bool_], role: frozenset[str]
+) -> list[tuple[str, ...]] | None:
+    """Of each send-receive, by the work that it is launched before, what it was if the rank
+    exchanges what a stage of this role does; None where it does not.
+
+    A stage with one before it begins by receiving and ends by sending to that one: what it launches
+    earlier and later is none of its forwards and backwards. The first one begins with a forward and
+    ends with a backward.
+    """
+    ways = ["forward" if forward else "backward" for forward in is_forward]
+    first, last = gaps[0], gaps[-1]
+    begins, ends = ways[first - 1] if first else "", ways[last] if last < len(ways) else ""
+    if not role & _BEFORE:
+        if (begins, ends) != ("forward", "backward"):
+            return None
+    elif "backward" in ways[last:]:
+        return None  # whose gradient is sent to nobody
+    else:
+        begins = ends = ""
+    # Between a forward and a backward there is a gap whether or not a message fills it.
+    turns = 1 + np.flatnonzero(np.diff(is_forward))
+    found: list[tuple[str, ...]] = []
+    for gap in sorted({*gaps, *(turn for turn in turns.tolist() if first < turn < last)}):
+        before = begins if gap == first else ways[gap - 1]
+        after = ends if gap == last else ways[gap]
+        halves = [o for o, w in (("send", before), ("recv", after)) if f"{w}-{o}" in role]
+        count = gaps.count(gap)
+        if count > len(halves) or (halves and not count):
+            return None
+        # One is both halves; of two the first is the send.
+        found += [tuple(halves)] if count == 1 else [(half,) for half in halves]
+    return found
+
+
 def _marks_by_work(messages: _Messages, kernels: _Kernels) -> Marks:
     """Rows of the messages by what they carry, from the nearest work before a send, or after a
     receive; those of no kind are left out, and nothing is said where one has no such work."""
-    took = kernels.end - kernels.start
-    rows = np.flatnonzero(took >= MIN_WORK_RATIO * took.max())
-    launches = kernels.launch[rows]
-    is_forward = kernels.thread[rows] == kernels.thread[rows[0]]
+    launches, is_forward = _work(kernels)
     marks: Marks = {}
     for k, (op, launch) in enumerate(zip(messages.op, messages.launch, strict=True)):
         nearest = int(np.searchsorted(launches, launch)) - (op == "send")
-        if not 0 <= nearest < len(rows):
+        if not 0 <= nearest < len(launches):
             return {}
         way = "forward" if is_forward[nearest] else "backward"
         marks.setdefault(f"{way}-{op}", []).append(k)

@@ -172,6 +172,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("iostat", 1, "iostat", (
         Format("storage", "iostat", "iostat -x -t -o JSON", True, "each report"),
     )),
+    Family("nfsiostat", 1, "nfsiostat", (
+        Format("storage", "NFS mounts", "nfsiostat INTERVAL", False, "time lines"),
+    )),
     Family("storage", 1, "storage_files", (
         Format("storage", "disks", "/proc/diskstats", True, "time lines"),
         Format("storage", "NFS mounts", "/proc/self/mountstats", False, "time lines"),

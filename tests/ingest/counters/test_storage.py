@@ -191,3 +191,55 @@ def test_an_iostat_without_times_says_so() -> None:
         ingest(json.dumps(document) + '"disk_device": 1', "iostat", "iostat.json").facts["status"]
         == "partial"
     )
+
+
+NFSIOSTAT = """\
+2026-11-23T08:00:00Z
+
+nas7:/export/set mounted on /data:
+
+           ops/s       rpc bklog
+           9.016           0.000
+
+read:              ops/s            kB/s           kB/op         retrans    avg RTT (ms)    avg exe (ms)  avg queue (ms)          errors
+                   7.001        3584.512         512.000        0 (0.0%)          90.200          99.400           0.010        0 (0.0%)
+write:             ops/s            kB/s           kB/op         retrans    avg RTT (ms)    avg exe (ms)  avg queue (ms)          errors
+                   0.000           0.000           0.000        0 (0.0%)           0.000           0.000           0.000        0 (0.0%)
+2026-11-23T08:00:05Z
+
+nas7:/export/set mounted on /data:
+
+           ops/s       rpc bklog
+          11.000           0.000
+
+read:              ops/s            kB/s           kB/op         retrans    avg RTT (ms)    avg exe (ms)
+                  10.000        1024.000         102.400        2 (4.0%)           1.500           2.500
+write:             ops/s            kB/s           kB/op         retrans    avg RTT (ms)    avg exe (ms)
+                   1.000           4.000           4.000        0 (0.0%)           8.000           9.000
+"""  # noqa: E501 - as it prints them
+
+
+def test_nfsiostat_tells_rates_and_latencies_of_the_time_since_the_report_before() -> None:
+    sink = ingest(NFSIOSTAT, "nfsiostat", "nfsiostat.txt")
+    found = {str(r["counter"]): r for r in rows(sink)}
+    assert {r["device"] for r in found.values()} == {"/data"}
+    assert {r["interval_ns"] for r in found.values()} == {5 * SECOND}
+    assert {name: r["value"] for name, r in found.items()} == {
+        "read_rate": 10.0, "read_throughput": 1024 * 1024.0, "read_latency": 2_500_000.0,
+        "write_rate": 1.0, "write_throughput": 4096.0, "write_latency": 9_000_000.0,
+    }  # fmt: skip
+
+
+def test_nfsiostat_without_times_says_what_it_lacks() -> None:
+    text = "\n".join(line for line in NFSIOSTAT.splitlines() if "T08" not in line) + "\n"
+    sink = ingest(text, "nfsiostat", "nfsiostat.txt")
+    assert rows(sink) == []
+    assert "line of time" in str(sink.facts["reason"])
+
+
+def test_a_torn_table_of_nfsiostat_is_counted() -> None:
+    sink = ingest(NFSIOSTAT.replace("10.000        1024.000", "10.000   x"), "nfsiostat", "n.txt")
+    assert {r["counter"] for r in rows(sink)} == {
+        "write_rate", "write_throughput", "write_latency",
+    }  # fmt: skip
+    assert sink.facts["status"] == "partial"

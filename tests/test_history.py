@@ -231,6 +231,89 @@ def test_outliers_at_any_distance_are_no_period() -> None:
     assert told(lines(durs))[1] == []
 
 
+def test_a_period_is_found_among_hiccups_at_any_time() -> None:
+    durs = noisy(5000)
+    for index in random.Random(6).sample(range(100, 5000), 30):  # noqa: S311 - as above
+        durs[index] += 2
+    for index in range(249, 5000, 250):
+        durs[index] += 9
+    (period,) = told(lines(durs))[1]
+    assert (period["kind"], period["period_count"], period["times_count"]) == ("periodic", 250, 20)
+    assert period["lost_ns"] == pytest.approx(180 * SECOND, rel=0.05)
+
+
+def test_two_periods_are_two_and_a_stall_between_them_is_one() -> None:
+    durs = noisy(10_000)
+    for index in range(249, 10_000, 250):
+        durs[index] += 4
+    for index in range(1999, 10_000, 1100):
+        durs[index] += 60
+    durs[7776] += 45
+    found = told(lines(durs))[1]
+    assert sorted((f["kind"], f.get("period_count"), f["last_step"]) for f in found) == [
+        ("periodic", 250, 10_000),
+        ("periodic", 1100, 9700),
+        ("stall", None, 7777),
+    ]
+
+
+def whole_seconds(rows: Sequence[Row]) -> list[Row]:
+    """The lines with the whole seconds of their times."""
+    return [r | {"time_ns": r["time_ns"] // SECOND * SECOND} for r in rows]
+
+
+def test_seconds_that_change_between_short_steps_are_no_stalls() -> None:
+    rows = lines([0.03 * d for d in noisy(20_000)])
+    assert told(whole_seconds(rows))[1] == []
+
+
+def test_a_stall_beside_whole_seconds_is_told_to_the_second() -> None:
+    rows = lines([0.03 * d for d in noisy(20_000)])
+    for row in rows[9000:]:
+        row["time_ns"] += 120 * SECOND
+    (stall,) = told(whole_seconds(rows))[1]
+    assert (stall["kind"], stall["last_step"]) == ("stall", 9001)
+    assert stall["lost_ns"] == pytest.approx(120 * SECOND, abs=2 * SECOND)
+
+
+def test_sequences_of_two_lengths_make_no_stretches() -> None:
+    rng = random.Random(3)  # noqa: S311 - as above
+    durs = [d * (1.3 if rng.random() < 0.25 else 1.0) for d in noisy(40_000)]
+    for every in (1, 5, 10):
+        assert told(lines(durs, every=every))[1] == []
+
+
+def resembling_hours(count: int, seed: int, ratio: float = 0.003) -> list[float]:
+    """Steps of 10 s that wander from hour to hour."""
+    rng = random.Random(seed)  # noqa: S311 - as above
+    levels = [rng.gauss(0, ratio) for _ in range(count // 360 + 2)]
+    return [
+        10 * (1 + rng.gauss(0, 0.02) + levels[n // 360] * (1 - n % 360 / 360)
+              + levels[n // 360 + 1] * (n % 360 / 360))
+        for n in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_drift_is_told_where_hours_resemble_each_other(seed: int) -> None:
+    durs = resembling_hours(26_000, seed)
+    assert told(lines(durs))[1] == []
+    growing = [d * (1 + 0.01 * n * 10 / 86_400) for n, d in enumerate(durs)]
+    (drift,) = told(lines(growing))[1]
+    assert drift["kind"] == "drift"
+    assert drift["per_day_ratio"] == pytest.approx(0.01, rel=0.15)
+
+
+@pytest.mark.parametrize("changes", [(0.4,), (0.3, 0.7)])
+def test_changes_too_small_for_levels_are_no_drift(changes: tuple[float, ...]) -> None:
+    count = 26_000
+    durs = [
+        10 * d * (1 + 0.008 * sum(n > c * count for c in changes))
+        for n, d in enumerate(noisy(count))
+    ]
+    assert "drift" not in {f["kind"] for f in told(lines(durs))[1]}
+
+
 def test_a_drift_is_told_by_the_day_and_not_as_levels() -> None:
     per_day = 0.03
     durs = [d * (1 + per_day * n * 10 / 86_400) for n, d in enumerate(noisy(30_000))]

@@ -34,3 +34,14 @@ def test_a_healthy_log_is_fine_and_none_is_lacking() -> None:
     healthy = asked("restart-loss")
     assert (healthy.findings, healthy.not_checked) == ((), ())
     says_what_it_needs("restart-loss")
+
+
+def test_of_two_periods_the_one_with_checkpoints_is_the_save_time() -> None:
+    evaluations = episode("periodic", 86, period_count=1000, times_count=86, evaluations_count=86)
+    saves = episode("periodic", 860, period_count=3000, times_count=28, checkpoints_count=28)
+    restart = episode("restart", 3600, repeated_count=3000)
+    of_both, of_saves = (
+        asked("restart-loss", restart, *more).findings[0].remedy
+        for more in ((evaluations, saves), (saves,))
+    )
+    assert of_both == of_saves

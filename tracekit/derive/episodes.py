@@ -40,6 +40,8 @@ NOISE_FLOOR_RATIO = 0.001
 """Spread of block medians that is assumed at least: logs round their numbers."""
 MIN_DRIFT_SIGMAS = 6.0
 SLOPE_ROUNDS = 6
+MAX_LEFT_SIGMAS = 4.0
+"""What a block may at most tell against a slope, or against levels."""
 MIN_DRIFT_RATIO = 0.003
 """Growth over the whole log from which on a drift is one."""
 MIN_STALL_STEPS = 10.0
@@ -54,10 +56,15 @@ MIN_TIMES = 5
 MIN_REGULAR_RATIO = 0.8
 """Share of the distances between outliers that must be one distance, or a few of it."""
 PERIOD_TOLERANCE = 0.02
+MAX_PERIODS = 3
+"""Periods that one job is told to have: checkpoints, evaluations and one more."""
 UNLIKE_RATIO = 4.0
 """An outlier so many times as long as the periodic ones is no more one of them."""
 FINE_RATIO = 20.0
 """Ticks of the log's clock in a line's time from which on single lines can be compared."""
+TAIL_QUANTILE = 0.9
+TAIL_SIGMAS = 1.6449
+"""Of a normal distribution nine deviations in ten are smaller than so many standard deviations."""
 WORD_SIGMA = 1.4826
 """From the median absolute deviation to the standard deviation of a normal distribution."""
 
@@ -155,7 +162,7 @@ class _Series:
         self.step, self.end, self.count = lines.step[at], lines.end[at], lines.count[at]
         self.dur = lines.dur[at]
         spent = self.dur * self.count
-        self.taken = np.fmax(spent, lines.wall[at])
+        self.taken = np.fmax(spent, lines.wall[at] - _stamp_tick(lines, spent, at))
         """ns from the line before: what a line states may leave out what lay between."""
         self.usual = float(np.median(self.dur))
         self.tick = _tick(lines)
@@ -166,18 +173,27 @@ class _Series:
         self.edges = np.array(edges if len(edges) > 1 else [0, len(at)])
         self.blocks = np.array([self._middle(a, b) for a, b in pairwise(edges)])
         self.times = np.array([self.clock[a:b].mean() for a, b in pairwise(edges)])
-        self.sigma = max(
-            NOISE_FLOOR_RATIO * self.usual,
-            float(np.median(np.abs(np.diff(self.blocks))) * WORD_SIGMA / np.sqrt(2))
-            if len(self.blocks) > 1
-            else 0.0,
-        )
+        self.sigma = max(NOISE_FLOOR_RATIO * self.usual, self._spread())
         self.slope, self.slope_sigmas = self._fitted()
         trend = self.slope * self.times if abs(self.slope_sigmas) >= MIN_DRIFT_SIGMAS else 0.0
         self.parts = self._merged(self._parted(self.blocks - trend), self.blocks - trend)
         self.level = np.empty(len(at))
         for first, last in self._bounds():
             self.level[first:last] = np.median(self.dur[first:last])
+
+    def _spread(self) -> float:
+        """Standard deviation of a block's median, by how far neighbours are apart.
+
+        Where steps are of two lengths most neighbours are alike and some far apart: the median
+        of their distances is of a normal distribution only, so the tenth largest counts as well.
+        """
+        import numpy as np
+
+        apart = np.abs(np.diff(self.blocks))
+        if not len(apart):
+            return 0.0
+        middle, far = np.quantile(apart, [0.5, TAIL_QUANTILE])
+        return float(max(WORD_SIGMA * middle, far / TAIL_SIGMAS) / np.sqrt(2))
 
     def _middle(self, first: int, last: int) -> float:
         """What a step usually takes in a block of lines."""
@@ -231,13 +247,77 @@ class _Series:
 
     def _fitted(self) -> tuple[float, float]:
         """The slope that levels share. Of a slope that is still in the values levels take a part,
-        so it is sought again in what the last one left."""
+        so it is sought again in what the last one left. Only levels that are told apart count:
+        hours that resemble each other look like many small ones, which leave no slope."""
         slope = 0.0
         for _ in range(SLOPE_ROUNDS):
-            further, _ = self._slope(self._parted(self.blocks - slope * self.times), slope)
+            further, _ = self._slope(self._levels(slope), slope)
             slope += further
-        _, sigmas = self._slope(self._parted(self.blocks - slope * self.times), 0.0)
-        return slope, sigmas
+        starts = self._levels(slope)
+        if not self._is_ramp(starts, slope):
+            return 0.0, 0.0
+        return slope, self._slope(starts, 0.0)[1]
+
+    def _levels(self, slope: float) -> list[int]:
+        """Where levels begin that are told apart, once a slope is taken out."""
+        values = self.blocks - slope * self.times
+        return self._merged(self._parted(values), values)
+
+    def _is_ramp(self, starts: list[int], slope: float) -> bool:
+        """Whether a slope tells more than one or two further levels: changes too small for levels
+        look like a slope as well.
+
+        By Bayes' criterion (Schwarz 1978), a level having a beginning and a height. Hours that
+        resemble each other count as the fewer that do not.
+        """
+        import numpy as np
+
+        ends = [*starts[1:], len(self.blocks)]
+        values = self.blocks - slope * self.times
+        left = np.concatenate(
+            [values[a:b] - np.median(values[a:b]) for a, b in zip(starts, ends, strict=True)]
+        )
+        like = _likeness(left)
+        count = max(len(left) * (1 - like) / (1 + like), 2.0)
+        least = count * np.log(max(self._squares(left), 1e-9)) + np.log(count)
+        return all(
+            count * np.log(max(self._of_levels(len(starts) + more), 1e-9))
+            + 2 * more * np.log(count)
+            > least
+            for more in (1, 2)
+        )
+
+    def _squares(self, left: Floats) -> float:
+        """Sum of squares in which single blocks do not decide."""
+        import numpy as np
+
+        return float((np.minimum(np.abs(left), MAX_LEFT_SIGMAS * self.sigma) ** 2).sum())
+
+    def _of_levels(self, count: int) -> float:
+        """What the best so many levels without a slope leave, as squares."""
+        import numpy as np
+
+        values = self.blocks
+        total = len(values)
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        squares = np.concatenate([[0.0], np.cumsum(values**2)])
+        cost = np.full((total + 1, total + 1), np.inf)  # of the blocks from i to before j
+        for begin in range(total):
+            length = np.arange(1, total - begin + 1)
+            part = sums[begin + 1 :] - sums[begin]
+            cost[begin, begin + 1 :] = squares[begin + 1 :] - squares[begin] - part**2 / length
+        best, back = cost[0], []
+        for _ in range(count - 1):
+            through = best[:, None] + cost
+            back.append(np.argmin(through, axis=0))
+            best = through.min(axis=0)
+        starts, end = [], total
+        for last in reversed(back):
+            end = int(last[end])
+            starts.append(end)
+        edges = sorted({0, *starts, total})
+        left = [values[a:b] - np.median(values[a:b]) for a, b in pairwise(edges)]
+        return self._squares(np.concatenate(left))
 
     def _slope(self, starts: list[int], known: float) -> tuple[float, float]:
         """Growth of the step in ns a day within levels beyond what is known, and in how many
@@ -261,8 +341,7 @@ class _Series:
             left.append(rest - np.median(rest))
         rest = np.concatenate(left)
         spread = max(WORD_SIGMA * float(np.median(np.abs(rest))), self.sigma / 2)
-        # Neighbours that resemble each other tell less than as many that do not.
-        like = float(np.clip((rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-9), 0, 0.95))
+        like = _likeness(rest)
         error = spread / np.sqrt(squares) * np.sqrt((1 + like) / (1 - like))
         return slope, slope / error
 
@@ -356,7 +435,7 @@ class _Series:
         ]
 
     def stalls(self) -> list[dict[str, Any]]:
-        """Lines that took much longer: one by one, or as a period."""
+        """Lines that took much longer: one by one, or as periods."""
         import numpy as np
 
         excess = self.taken - self.level * self.count
@@ -364,12 +443,16 @@ class _Series:
         least = max(MIN_OUTLIER_STEPS * self.usual, OUTLIER_SIGMAS * spread, 3 * self.tick)
         outliers = np.flatnonzero(excess >= least)
         rows: list[dict[str, Any]] = []
-        period = self._period(outliers, excess)
+        is_periodic = np.zeros(len(excess), bool)
+        for _ in range(MAX_PERIODS):
+            found = self._period(outliers[~is_periodic[outliers]], excess)
+            if found is None:
+                break
+            period, lines = found
+            is_periodic[lines] = True
+            rows.append(self._periodic(period, lines, excess))
         limit = max(MIN_STALL_STEPS * self.usual, float(MIN_STALL_NS), least)
-        if period is not None:
-            rows.append(period)
-            limit = max(limit, UNLIKE_RATIO * float(np.median(excess[outliers])))
-        long = np.flatnonzero(excess >= limit)
+        long = np.flatnonzero((excess >= limit) & ~is_periodic)
         if not len(long):
             return rows
         for run in np.split(long, np.flatnonzero(np.diff(long) > 1) + 1):
@@ -389,34 +472,82 @@ class _Series:
             )
         return rows
 
-    def _period(self, outliers: Ints, excess: Floats) -> dict[str, Any] | None:
+    def _period(self, outliers: Ints, excess: Floats) -> tuple[float, Ints] | None:
+        """A distance in steps at which most outliers of a kind return, and the lines that do.
+
+        Hiccups at any time stand among them, so the kinds are asked in turn: all of them, those
+        with a checkpoint or an evaluation before them, and the longest of them, ever fewer.
+        """
+        import numpy as np
+
+        kinds = [outliers]
+        kinds += [outliers[is_before[outliers]] for is_before in self.phases.values()]
+        sizes = np.sort(excess[outliers])[::-1]
+        count = len(outliers) - 1
+        while count >= MIN_TIMES:
+            # Where sizes part most nearby: a cut within one kind would take some of it.
+            near = np.arange(max(MIN_TIMES, count // 2), min(2 * count, len(sizes) - 1) + 1)
+            if len(near):
+                cut = int(near[np.argmax(sizes[near - 1] / sizes[near])])
+                kinds.append(outliers[excess[outliers] >= sizes[cut - 1]])
+            count //= 2
+        found = [f for kind in kinds if (f := self._regular(kind, excess)) is not None]
+        return max(found, key=lambda f: float(excess[f[1]].sum()), default=None)
+
+    def _regular(self, outliers: Ints, excess: Floats) -> tuple[float, Ints] | None:
+        """The distance at which these return, and those without the ones unlike them."""
         import numpy as np
 
         if len(outliers) < MIN_TIMES:
             return None
         outliers = outliers[excess[outliers] < UNLIKE_RATIO * np.median(excess[outliers])]
         distances = np.diff(self.step[outliers])
+        if len(distances) < MIN_TIMES - 1:
+            return None
         period = float(np.median(distances))
         per_line = float(np.median(self.count))
         if period < 2 * per_line:
             return None
         off = np.abs(distances - np.maximum(1, np.rint(distances / period)) * period)
         is_regular = off <= max(per_line, PERIOD_TOLERANCE * period)
-        if is_regular.mean() < MIN_REGULAR_RATIO:
-            return None
-        first, last = int(outliers[0]), int(outliers[-1])
+        return (period, outliers) if is_regular.mean() >= MIN_REGULAR_RATIO else None
+
+    def _periodic(self, period: float, lines: Ints, excess: Floats) -> dict[str, Any]:
+        import numpy as np
+
+        first, last = int(lines[0]), int(lines[-1])
         return _row(
             "periodic",
             int(self.step[first]),
             int(self.step[last]),
             self._times(first, last),
-            dur_ns=float(np.median(self.taken[outliers] / self.count[outliers])),
+            dur_ns=float(np.median(self.taken[lines] / self.count[lines])),
             usual_ns=self.usual,
-            lost_ns=float(excess[outliers].sum()),
+            lost_ns=float(excess[lines].sum()),
             period_count=period,
-            times_count=len(outliers),
-            **phases.beside(self.phases, outliers),
+            times_count=len(lines),
+            **phases.beside(self.phases, lines),
         )
+
+
+def _likeness(rest: Floats) -> float:
+    """How much neighbours resemble each other, 0 to 0.95: such tell less than as many that do
+    not."""
+    import numpy as np
+
+    return float(np.clip((rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-9), 0, 0.95))
+
+
+def _stamp_tick(lines: Lines, spent: Floats, at: Ints) -> float:
+    """What a line's time may be off beside a stated duration, in ns: lines with whole seconds are
+    up to one later, or earlier, than they say. 0 where the times are all that is known."""
+    import numpy as np
+
+    wall = lines.wall[at]
+    known = np.isfinite(wall)
+    if not known.any() or np.allclose(spent[known], wall[known], rtol=1e-9):
+        return 0.0
+    return float(SECOND_NS) if not np.any(wall[known] % SECOND_NS) else 0.0
 
 
 def _tick(lines: Lines) -> float:

@@ -100,8 +100,10 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
 
 
 def _interval_ns(log: Log, restarts: list[Row]) -> float | None:
-    """Young's interval, where the stalls at one distance are the saves; None without them."""
-    saves = [r for r in log.of("periodic") if r["times_count"] and r["lost_ns"]]
+    """Young's interval, where the stalls at one distance are the saves: those before which the log
+    tells of a checkpoint, else the shortest. None without them."""
+    stalls = [r for r in log.of("periodic") if r["times_count"] and r["lost_ns"]]
+    saves = [r for r in stalls if r["checkpoints_count"]] or stalls
     if not saves or not log.summary["p50_ns"]:
         return None
     save_ns = min(r["lost_ns"] / r["times_count"] for r in saves)

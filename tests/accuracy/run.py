@@ -26,7 +26,7 @@ from accuracy import report
 from accuracy.keep import FOLDER, Kept, code_hash
 from accuracy.score import Named, Outcome, Scores, score
 from accuracy.suite import REPORTING_SEEDS, TUNING_SEEDS, Case, build, is_checkable
-from accuracy.twins import PRICES, Truths, keeping, look
+from accuracy.twins import HISTORIES, PRICES, Truths, keeping, look
 from tracekit.simulate.catalogue import FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.reliability.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if options.docs is not None:
         older = options.docs.read_text() if options.docs.exists() else ""
-        options.docs.write_text(keeping(text, older, PRICES))
+        options.docs.write_text(keeping(keeping(text, older, PRICES), older, HISTORIES))
     failures = below_bar(scores, options)
     for line in failures:
         print(f"below the bar: {line}", file=sys.stderr)

@@ -26,6 +26,8 @@ TWINS = ROOT / "fixtures" / "twins"
 HEADING = "## Twins"
 PRICES = "## Prices of simulated faults"
 """The section of accuracy/prices.py."""
+HISTORIES = "## Jobs of days"
+"""The section of accuracy/histories.py."""
 CLOSE, FAR = 0.25, 0.40
 """How far a cost may be from what was measured: in eight pairs of ten, and in all."""
 

@@ -70,7 +70,16 @@ def simulate(
             "simulate needs a SCENARIO and --output DIR", hint="tracekit simulate --list"
         )
     from tracekit.simulate import Request, what_it_takes, write
+    from tracekit.simulate.history import is_history
 
+    if is_history(scenario):
+        other = {"--ranks": ranks != 8, "--layout": layout, "--style": style != "kineto",
+                 "--nccl": nccl != "info", "--counters": counters != "auto",
+                 "--interval": interval}  # fmt: skip
+        if given := [name for name, is_given in other.items() if is_given]:
+            raise UsageError(f"a job of days has no {listed(given)}", hint="--seed and --steps")
+        _history(scenario, output, seed, steps, force=force)
+        return
     usual_steps, usual_interval = what_it_takes(scenario)
     steps = steps or usual_steps
     interval = usual_interval if interval is None else interval
@@ -91,6 +100,27 @@ def simulate(
         note(f"{with_s * 1e3:.1f} ms a step, {without_s * 1e3:.1f} ms without the fault")
     command = f"tracekit diagnose {shell_path(output)}"
     note(f"next: {command}   (it never reads truth.json, where the answer is)")
+
+
+def _history(scenario: str, output: Path, seed: int, steps: int | None, *, force: bool) -> None:
+    """A job of days: its log and its hosts' counters."""
+    from tracekit.simulate.history import HistoryRequest, write_history
+
+    truth = write_history(HistoryRequest(scenario, seed, steps or 0), output, force=force)
+    for fault in truth["faults"]:
+        where, strength = fault["where"], fault["strength"]
+        places = [f"rank {ranges(where['ranks'])}"] if where["ranks"] else []
+        places += [f"host {listed(where['hosts'])}"] if where["hosts"] else []
+        note(
+            f"{fault['fault']}: {', '.join(places) or 'the whole job'}, steps "
+            f"{fault['first_step']:,} to {fault['last_step']:,}, {strength['name']} "
+            f"{strength['value']:g}"
+        )
+    days = truth["history"]["job_s"] / 86_400
+    note(
+        f"{truth['steps']['last']:,} steps in {days:.2f} days, log of {truth['history']['format']}"
+    )
+    note(f"next: tracekit diagnose {shell_path(output)}   (it never reads truth.json)")
 
 
 @contextmanager
@@ -127,6 +157,7 @@ def _said(fault: Mapping[str, Any], ranks_count: int) -> str:
 
 def _list() -> None:
     from tracekit.rules import RULES
+    from tracekit.simulate import history
     from tracekit.simulate.catalogue import DECOYS, FAULTS
 
     built = {rule.name for rule in RULES}
@@ -141,7 +172,16 @@ def _list() -> None:
         strengths = "/".join(f"{s:g}" for s in fault.strengths)
         typer.echo(f"{fault.name:26} {fault.summary} ({fault.strength_name} {strengths}){text}")
     typer.echo("")
+    typer.echo("Jobs of days: a training log, launchers' words, hosts' counters. Their options are")
+    typer.echo("--seed and --steps; they join each other, and none of those above.")
+    typer.echo("")
+    typer.echo(f"{'healthy-days':26} nothing is wrong")
+    for kind in history.FAULTS:
+        strengths = "/".join(f"{s:g}" for s in kind.strengths)
+        typer.echo(f"{kind.name:26} {kind.summary} ({kind.strength_name} {strengths})")
+    typer.echo("")
     typer.echo("Decoys, which are no faults and come with the seed:")
-    for decoy in DECOYS:
-        if not decoy.missing_writers:
-            typer.echo(f"{decoy.name:26} {decoy.summary}")
+    known = [(d.name, d.summary) for d in DECOYS if not d.missing_writers]
+    known += [(d.name, d.summary) for d in history.DECOYS]
+    for name, summary in known:
+        typer.echo(f"{name:26} {summary}")

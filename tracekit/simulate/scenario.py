@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from tracekit.simulate import program as p
 from tracekit.simulate.activity import Activity
 from tracekit.simulate.effects import Effect, MissingRank, Where
 from tracekit.simulate.engine import Conditions, HostModel
+from tracekit.simulate.folder import list_files, make_folder
 from tracekit.simulate.gpu_counters import GpuCounters, gpu_job_toml
 from tracekit.simulate.hardware import GB, GPUS, Topology
 from tracekit.simulate.health import Health
@@ -29,10 +28,9 @@ from tracekit.simulate.network import LinkState
 from tracekit.simulate.noise import REALISTIC, NoiseModel, generator
 from tracekit.simulate.nsys import NsysWriter
 from tracekit.simulate.telemetry import Telemetry
+from tracekit.simulate.words import parted
 from tracekit.version import __version__
 
-FILES = ".tracekit-simulated.json"
-"""Which files a simulated job consists of, and their checksums; hidden, so never read."""
 EPOCH_NS = 1_784_601_667 * 10**9
 """When every simulated job begins: 2026-07-21 02:41:07 UTC."""
 STYLES = (*TRACE_STYLES, "nsys", "mixed")
@@ -217,26 +215,7 @@ def what_it_takes(scenario: str) -> tuple[int, float]:
 
 
 def _kinds(text: str) -> list[tuple[catalogue.Fault, float]]:
-    kinds: list[tuple[catalogue.Fault, float]] = []
-    for word in text.split("+"):
-        name, _, amount = word.strip().partition(":")
-        if name in catalogue.HEALTHY:
-            continue
-        kind = catalogue.BY_NAME.get(name)
-        if kind is None:
-            close = difflib.get_close_matches(name, [*catalogue.BY_NAME, "none"], n=1)
-            raise UsageError(
-                f"there is no scenario {name!r}",
-                hint=f"did you mean {close[0]}?" if close else "tracekit simulate --list",
-            )
-        try:
-            strength = float(amount) if amount else kind.strength
-        except ValueError:
-            raise UsageError(f"{word!r}: the strength is no number") from None
-        if not 0 < strength < 1e6:
-            raise UsageError(f"{word!r}: the strength must be above 0 and below 1,000,000")
-        kinds.append((kind, strength))
-    return kinds
+    return parted(text, catalogue.BY_NAME, catalogue.HEALTHY)
 
 
 def _check(kinds: Sequence[tuple[catalogue.Fault, float]], layout: Layout) -> None:
@@ -380,7 +359,7 @@ def write(request: Request, output: Path, *, force: bool = False,
           progress: Progress | None = None) -> dict[str, Any]:  # fmt: skip
     """Simulate and write traces, job.toml and truth.json into ``output``; returns the truth."""
     scenario = prepare(request)
-    _make_folder(output, force)
+    make_folder(output, force)
     plan = scenario.plan
     job = scenario.job(spool=output)
     names = GroupNames(plan)
@@ -426,7 +405,7 @@ def write(request: Request, output: Path, *, force: bool = False,
     (output / "truth.json").write_text(json.dumps(truth, indent=2) + "\n")
     text = job_toml(scenario) + "".join(f"{line}\n" for line in more)
     (output / "job.toml").write_text(text)
-    _list_files(output)
+    list_files(output)
     return truth
 
 
@@ -477,62 +456,6 @@ def _nccl(
             path = output / f"nccl.{host}.{20_000 + rank}.log"
             logs.append(nccl.Log(path, plan, rank, wiring, groups, request.nccl, host))
     return logs, nccl.JobOutput(plan, names), wiring
-
-
-def _make_folder(output: Path, force: bool) -> None:
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"{output}: exists and is no folder")
-    if output.is_dir() and any(output.iterdir()):
-        if not force:
-            raise UsageError(f"{output}: exists and is not empty", hint="--force replaces it")
-        _remove_simulated(output)
-    output.mkdir(parents=True, exist_ok=True)
-
-
-def _list_files(output: Path) -> None:
-    """Say what this job consists of, so that replacing it removes nothing else."""
-    paths = sorted(path for path in output.rglob("*") if path.is_file())
-    files = {str(path.relative_to(output)): _checksum(path) for path in paths}
-    (output / FILES).write_text(json.dumps({"format": FILES, "files": files}, indent=1) + "\n")
-
-
-def _checksum(path: Path) -> int:
-    value = 0
-    with path.open("rb") as stream:
-        while part := stream.read(1 << 20):
-            value = zlib.crc32(part, value)
-    return value
-
-
-def _remove_simulated(output: Path) -> None:
-    """Remove an earlier simulated job; UsageError where the folder holds anything else."""
-    try:
-        listed = json.loads((output / FILES).read_text(encoding="utf-8"))
-        files = dict(listed["files"]) if listed["format"] == FILES else {}
-    except (OSError, ValueError, TypeError, KeyError):
-        raise UsageError(
-            f"{output}: holds no simulated job, so it is not replaced",
-            hint="give another folder, or empty it yourself",
-        ) from None
-    below = sorted(output.rglob("*"), reverse=True)
-    paths = [path for path in below if path.is_symlink() or not path.is_dir()]
-    for path in paths:
-        name = str(path.relative_to(output))
-        is_ours = (
-            path.is_file()
-            and not path.is_symlink()
-            and (name == FILES or (name in files and files[name] == _checksum(path)))
-        )
-        if not is_ours:
-            raise UsageError(
-                f"{path}: not as simulate wrote it, so the folder is not replaced",
-                hint="give another folder, or empty it yourself",
-            )
-    for path in paths:
-        path.unlink()
-    for folder in below:
-        if folder.is_dir():
-            folder.rmdir()
 
 
 def job_toml(scenario: Scenario) -> str:

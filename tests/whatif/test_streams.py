@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -338,6 +341,64 @@ def test_clocks_without_a_call_in_common_are_settled_over_a_third() -> None:
     calls = [*reduced({0: 500, 1: 550}), *reduced({1: 500, 2: 470})]
     assert settled_clocks(calls, CLOCKS, {}) == {1: -50 * US, 2: -20 * US}
     assert settled_clocks(reduced({1: 500, 2: 470}), CLOCKS, {}) == {}
+
+
+def shifted(
+    calls: list[Call], clocks: Mapping[int, tuple[int, int]], pairs: Mapping[tuple[int, int], int]
+) -> dict[int, int]:
+    """What clocks are settled by, one pair of clocks after another."""
+    errors = dict(clocks.values())
+    apart = defaultdict(list)
+    for one in calls:
+        middle = {c: sorted(e for r, e in one.ends.items() if clocks[r][0] == c) for c in errors}
+        ends = {c: v[len(v) // 2] for c, v in middle.items() if v}
+        best = min(ends, key=lambda c: (errors[c], c))
+        for a, b in combinations(sorted(ends), 2):
+            if (a, b) in pairs or best in (a, b):
+                apart[a, b].append(ends[b] - ends[a])
+    left, found = set(errors), {min(errors, key=lambda c: (errors[c], c)): 0}
+    while left := left - found.keys():
+        ways = []
+        for (a, b), values in apart.items():
+            low, usual, high = np.percentile(values, [25, 50, 75])
+            if high - low > max(20 * US, abs(usual) / 2):
+                continue
+            bound = pairs.get((a, b), errors[a] + errors[b])
+            for known, new, by in ((a, b, -round(usual)), (b, a, round(usual))):
+                if known in found and new in left:
+                    ways.append((bound, high - low, new, by, known))
+        if not ways:
+            break
+        bound, _, new, by, known = min(ways)
+        shift = found[known] + max(-bound, min(bound, by))
+        found[new] = max(-errors[new], min(errors[new], shift))
+    return {c: ns for c, ns in found.items() if ns}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    errors_us=st.lists(st.integers(0, 200), min_size=4, max_size=4),
+    known_us=st.dictionaries(
+        st.sampled_from([(0, 1), (0, 3), (1, 2), (2, 3)]), st.integers(0, 100), max_size=3
+    ),
+    members=st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=8),
+    ends_us=st.lists(st.integers(0, 60), min_size=48, max_size=48),
+)
+def test_clocks_settled_at_once_are_those_settled_pair_by_pair(
+    errors_us: list[int],
+    known_us: dict[tuple[int, int], int],
+    members: list[set[int]],
+    ends_us: list[int],
+) -> None:
+    """Six ranks on four clocks, in calls of any of them."""
+    clocks = {r: (r % 4, errors_us[r % 4] * US) for r in range(6)}
+    pairs = {pair: us * US for pair, us in known_us.items()}
+    calls = [
+        one
+        for k, ranks in enumerate(members)
+        for one in reduced({r: ends_us[6 * k + r] + 40 * (r % 4) for r in sorted(ranks)}, 1)
+    ]
+    assert settled_clocks(calls, clocks, pairs) == shifted(calls, clocks, pairs)
 
 
 @settings(max_examples=25, deadline=None)

@@ -7,7 +7,7 @@ recorded duration of a collective includes waiting.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -265,31 +265,14 @@ def settled_clocks(
     errors = dict(sorted(clocks.values()))
     if not errors:
         return {}
-    partners: dict[int, list[int]] = defaultdict(list)
-    for clock_a, clock_b in sorted(pairs):
-        partners[clock_a].append(clock_b)
-    spread: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for call in calls:
-        if call.sends or call.op in _ROOT_FIRST or call.op in _ROOT_LAST:
-            continue
-        ends: dict[int, list[int]] = defaultdict(list)
-        for rank, end_ns in call.ends.items():
-            if rank in clocks:
-                ends[clocks[rank][0]].append(end_ns)
-        middle = {c: sorted(v)[len(v) // 2] for c, v in ends.items()}
-        best = min(middle, key=lambda c: (errors[c], c), default=-1)
-        known = {(best, c) if best < c else (c, best) for c in middle if c != best}
-        known |= {(c, o) for c in middle for o in partners[c] if o in middle}
-        for clock_a, clock_b in known:
-            spread[clock_a, clock_b].append(float(middle[clock_b] - middle[clock_a]))
     edges: dict[int, list[tuple[int, float, int, int]]] = defaultdict(list)
-    for (clock_a, clock_b), values in sorted(spread.items()):
-        low, usual, high = np.percentile(values, [25, 50, 75])
+    middle_ends = _middle_ends(calls, clocks)
+    for clock_a, clock_b, low, usual, high in _apart(middle_ends, errors, pairs):
         if high - low <= max(MAX_CLOCK_SPREAD_NS, abs(usual) / 2):
             bound = pairs.get((clock_a, clock_b), errors[clock_a] + errors[clock_b])
-            later = round(float(usual))
-            edges[clock_a].append((bound, float(high - low), clock_b, -later))
-            edges[clock_b].append((bound, float(high - low), clock_a, later))
+            later = round(usual)
+            edges[clock_a].append((bound, high - low, clock_b, -later))
+            edges[clock_b].append((bound, high - low, clock_a, later))
     first = min(errors, key=lambda c: (errors[c], c))
     shifts: dict[int, int] = {}
     heap = [(0, 0.0, first, 0, first)]
@@ -302,6 +285,70 @@ def settled_clocks(
         for edge in edges[clock]:
             heappush(heap, (*edge, clock))
     return {c: ns for c, ns in shifts.items() if ns}
+
+
+Clocks = tuple[int, ...]
+"""Those of a call's members, in order."""
+
+
+def _middle_ends(
+    calls: Iterable[Call], clocks: Mapping[int, tuple[int, int]]
+) -> dict[Clocks, Ints]:
+    """By the clocks of a call's members (columns), of each such call (rows) the middle end on each
+    of them, in ns."""
+    found: dict[Clocks, list[list[int]]] = defaultdict(list)
+    for call in calls:
+        if call.sends or call.op in _ROOT_FIRST or call.op in _ROOT_LAST:
+            continue
+        ends: dict[int, list[int]] = defaultdict(list)
+        for rank, end_ns in call.ends.items():
+            if rank in clocks:
+                ends[clocks[rank][0]].append(end_ns)
+        if ends:
+            known = tuple(sorted(ends))
+            found[known].append([sorted(ends[c])[len(ends[c]) // 2] for c in known])
+    return {known: np.array(rows, np.int64) for known, rows in found.items()}
+
+
+def _apart(
+    middle_ends: Mapping[Clocks, Ints],
+    errors: Mapping[int, int],
+    pairs: Mapping[tuple[int, int], int],
+) -> Iterator[tuple[int, int, float, float, float]]:
+    """Two clocks and the quartiles of how much later calls end on the second, in ns: of ``pairs``
+    in all calls that both are in, of others in calls of which one is the clock with least error."""
+    best = {known: min(known, key=lambda c: (errors[c], c)) for known in middle_ends}
+    columns = {known: {c: k for k, c in enumerate(known)} for known in middle_ends}
+    calls_of_clock: dict[int, list[Clocks]] = defaultdict(list)
+    asked = set(pairs)
+    for known, column in columns.items():
+        for clock in column:
+            calls_of_clock[clock].append(known)
+            if clock != best[known]:
+                asked.add((min(clock, best[known]), max(clock, best[known])))
+    # Pairs that meet in the same calls have their quartiles at once: all pairs of a job are many,
+    # and one at a time they took half of a replay.
+    together: dict[tuple[int, tuple[Clocks, ...]], list[int]] = defaultdict(list)
+    for clock_a, clock_b in sorted(asked):
+        is_pair = (clock_a, clock_b) in pairs
+        meeting = tuple(
+            known
+            for known in calls_of_clock[clock_a]
+            if clock_b in columns[known] and (is_pair or best[known] in (clock_a, clock_b))
+        )
+        if meeting:
+            together[clock_a, meeting].append(clock_b)
+    for (clock_a, meeting), others in together.items():
+        later_ns = np.concatenate(
+            [
+                middle_ends[known][:, [columns[known][c] for c in others]]
+                - middle_ends[known][:, [columns[known][clock_a]]]
+                for known in meeting
+            ]
+        )
+        quartiles = np.percentile(later_ns.astype(np.float64), [25, 50, 75], axis=0)
+        for clock_b, (low, usual, high) in zip(others, quartiles.T.tolist(), strict=True):
+            yield clock_a, clock_b, low, usual, high
 
 
 def class_of(call: Call) -> str:

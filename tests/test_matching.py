@@ -297,6 +297,29 @@ def test_worker_threads_of_one_group_are_one_lane() -> None:
     assert len(instances(run(rows, 3))) == 20
 
 
+def in_turn(rank: int, swapped_at: int | None) -> list[Row]:
+    """Steps of four calls of unlike sizes, taken in turn by two threads."""
+    rows = lockstep([rank], 40)
+    for i, row in enumerate(rows):
+        is_second = (i + (swapped_at is not None and i >= swapped_at)) % 2
+        row |= {"timeline": "host", "thread": 10 * rank + is_second, "stream": None}
+        row |= {"message_bytes": 1 << (10 + i % 4)}
+    return rows
+
+
+def test_threads_that_share_no_kind_of_call_are_one_lane_where_other_ranks_say_so() -> None:
+    # Rank 1's threads keep their turns; those of ranks 0 and 2 change them once, as threads do.
+    rows = in_turn(0, 19) + in_turn(1, None) + in_turn(2, 11)
+    assert len(instances(run(rows, 3))) == 40
+
+
+def test_threads_that_no_rank_shows_to_be_one_pool_stay_apart() -> None:
+    rows = in_turn(0, None) + in_turn(1, None)
+    result = run(rows, 2)
+    assert {len(r) for r in instances(result).values()} == {2}
+    assert len(instances(result)) == 40
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [

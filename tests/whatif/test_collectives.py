@@ -216,10 +216,19 @@ def test_calls_without_all_members_count_as_own_time() -> None:
     assert found.causes[0].t_s == pytest.approx(0.038)
 
 
-@pytest.mark.parametrize(("lost_ms", "is_refused"), [(1.0, False), (1.2, True)])
-def test_stalls_in_which_no_matched_call_ends_say_nothing(lost_ms: float, is_refused: bool) -> None:
-    """They count as own time, so that the replay gives the measured 22 ms back all the same."""
+@pytest.mark.parametrize(
+    ("lost_ms", "is_unmatched", "is_refused"),
+    [(1.0, True, False), (1.2, True, True), (1.2, False, False)],
+)
+def test_stalls_in_which_an_unmatched_call_runs_say_nothing(
+    lost_ms: float, is_unmatched: bool, is_refused: bool
+) -> None:
+    """They count as own time, so that the replay gives the measured 22 ms back all the same.
+
+    A stall in which no call ended, matched or not, is the rank's own: nobody was waited for.
+    """
     calls = [call(r, 0, 20, 22) for r in (0, 1)]
+    calls += [call(1, None, 5, 5 + lost_ms)] if is_unmatched else []
     stalls = [span(0, 20, 22), span(1, 20, 22), span(1, 5, 5 + lost_ms)]
     found = replay(calls, stalls, [span(r, 0, 22, step=0) for r in (0, 1)])
     assert found.error_ratio == pytest.approx(0)
@@ -233,7 +242,7 @@ def test_a_stall_is_explained_up_to_the_matched_call_that_ended_last(
     lost_ms: float, is_refused: bool
 ) -> None:
     """A call of 2 ms ends in the stall; after it nobody knows for whom the rank waited."""
-    calls = [call(r, 0, 10, 12) for r in (0, 1)]
+    calls = [call(r, 0, 10, 12) for r in (0, 1)] + [call(1, None, 9, 12 + lost_ms)]
     stalls = [span(0, 10, 12), span(1, 10, 12 + lost_ms)]
     found = replay(calls, stalls, [span(r, 0, 25, step=0) for r in (0, 1)])
     assert found.error_ratio == pytest.approx(0)

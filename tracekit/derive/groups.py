@@ -69,8 +69,6 @@ def pools(calls: Calls, lanes: Sequence[Lane]) -> list[Lane]:
     gloo starts its threads group by group, so those of one group are neighbours in number, and
     they take the group's calls in turn, so they run the same kinds of operation.
     """
-    import numpy as np
-
     ordered = sorted(lanes, key=lambda lane: (len(lane.name), lane.name))
     pooled: list[Lane] = []
     waiting: Lane | None = None
@@ -78,17 +76,44 @@ def pools(calls: Calls, lanes: Sequence[Lane]) -> list[Lane]:
         if not lane.name.startswith("t"):
             pooled.append(lane)
         elif waiting is not None and _is_pool(calls, waiting, lane):
-            rows = np.concatenate([waiting.rows, lane.rows])
-            rows = rows[np.lexsort((calls["place"][rows], calls["start_ns"][rows]))]
-            pooled.append(
-                Lane(lane.attempt, lane.capture, lane.rank, lane.clock_id, waiting.name, rows)
-            )
+            pooled.append(_pool(calls, waiting, lane))
             waiting = None
         else:
             if waiting is not None:
                 pooled.append(waiting)
             waiting = lane
     return pooled + ([waiting] if waiting is not None else [])
+
+
+def _pool(calls: Calls, lane: Lane, other: Lane) -> Lane:
+    import numpy as np
+
+    rows = np.concatenate([lane.rows, other.rows])
+    rows = rows[np.lexsort((calls["place"][rows], calls["start_ns"][rows]))]
+    return Lane(lane.attempt, lane.capture, lane.rank, lane.clock_id, lane.name, rows)
+
+
+def _as_elsewhere(calls: Calls, lanes: list[Lane], elsewhere: Sequence[Lane]) -> list[Lane]:
+    """A rank's lanes, neighbouring threads joined where other ranks' pools say that they are one.
+
+    Where a step has an even number of calls, two threads that take turns may run different kinds
+    of them in every step, and share none.
+    """
+    joined: list[Lane] = []
+    for lane in lanes:
+        last = joined[-1] if joined else None
+        if last is not None and last.name.startswith("t") and lane.name.startswith("t"):
+            pool = _pool(calls, last, lane)
+            if any(
+                _fit(calls, other, pool) is not None
+                and _fit(calls, other, last) is None
+                and _fit(calls, other, lane) is None
+                for other in elsewhere
+            ):
+                joined[-1] = pool
+                continue
+        joined.append(lane)
+    return joined
 
 
 def _is_pool(calls: Calls, lane: Lane, other: Lane) -> bool:
@@ -104,6 +129,11 @@ def infer(
     for lane in lanes:
         by_rank[lane.rank].append(lane)
     pooled = {rank: pools(calls, communicators) for rank, communicators in sorted(by_rank.items())}
+    alone = {id(lane) for lane in lanes}
+    shared = [lane for ranks in pooled.values() for lane in ranks if id(lane) not in alone]
+    for rank, own in pooled.items():
+        if len(own) > 1:
+            pooled[rank] = _as_elsewhere(calls, own, [x for x in shared if x.rank != rank])
     listed = [g for g in groups if g.is_complete and len(g.ranks) > 1]
     taken: set[int] = set()
     communicators = _of_listed(calls, pooled, listed, taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,11 +109,15 @@ def _window(
     for number, call in matched.items():
         for rank, start_ns in call.starts.items():
             by_rank[rank].append((start_ns, call.ends[rank], number))
+    others: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        if row["instance_id"] not in matched:
+            others[row["rank"]].append((row["start_ns"], row["end_ns"]))
     for rank, entered in by_rank.items():
         edges = [spans[rank][s][1] for s in kept]
         stalled = sorted(stalls.get(rank, ()))
         window.items[rank], stops = _items(entered, stalled, kept, edges, begins[rank])
-        lost_ns = _unmatched_ns(entered, stalled, begins[rank], ends[rank])
+        lost_ns = _unmatched_ns(entered, others[rank], stalled, begins[rank], ends[rank])
         window.unmatched_ratio = max(
             window.unmatched_ratio, lost_ns / max(1, ends[rank] - begins[rank])
         )
@@ -151,19 +155,42 @@ def _items(
 
 
 def _unmatched_ns(
-    calls: Sequence[tuple[int, int, int]], stalls: Sequence[tuple[int, int]], begin: int, end: int
+    calls: Sequence[tuple[int, int, int]],
+    others: Sequence[tuple[int, int]],
+    stalls: Sequence[tuple[int, int]],
+    begin: int,
+    end: int,
 ) -> float:
-    """Time of the stalls after the last matched call that ended in them: it counts as the rank's
-    own, so that the replay gives the measured step back and knows nothing of for whom it waited."""
+    """Time in ``others``, calls that are not matched, of the stalls after the last matched call
+    that ended in them: it counts as the rank's own, so that the replay gives the measured step
+    back and knows nothing of for whom it waited.
+
+    The rest of such a stall is the rank's own indeed: another reason let its thread stand still.
+    """
     times = sorted(t for _, t, _ in calls)
+    running = _union(others)
     lost = 0
     for start, stop in stalls:
         since, until = max(start, begin), min(stop, end)
         position = bisect_right(times, until)
         explained = max(since, times[position - 1]) if position else since
-        if until - explained >= MIN_STOP_NS:
-            lost += until - explained
+        if until - explained < MIN_STOP_NS:
+            continue
+        for begun, ended in running[max(bisect_right(running, (explained, end)) - 1, 0) :]:
+            if begun >= until:
+                break
+            lost += max(0, min(ended, until) - max(begun, explained))
     return float(lost)
+
+
+def _union(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
+        else:
+            joined.append((start, stop))
+    return joined
 
 
 def _is_followed(begins: Sequence[int], time_ns: int) -> bool:

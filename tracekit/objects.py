@@ -9,6 +9,7 @@ whole or not at all, so a cut upload leaves nothing that counts.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -40,7 +41,15 @@ SILENT_S = 30.0
 AT_ONCE = 8
 """Objects on their way at once: latency, not the processor, is what transfers wait for."""
 _CLAIM = b"claimed\n"
-_AWS = re.compile(r"AWS Error ([A-Z_]+)(?: \(HTTP status (\d+)\))?")
+_ANSWERS = (
+    re.compile(r"AWS Error ([A-Z_]{1,60})(?: \(HTTP status (\d+)\))?"),
+    re.compile(r"google::cloud::Status\(([A-Z_]{1,60}):(?:.{0,400}HTTP status code: (\d+))?", re.S),
+    re.compile(r"Azure Error: \[([A-Za-z]{0,60})\](?: (\d+))?"),
+)
+"""What went wrong, and the status of the answer, in the messages of Arrow's three clients."""
+_AZURE_ENDPOINT = "AZURE_STORAGE_ENDPOINT"
+"""URL of an account that is served elsewhere than by Azure's public cloud, as the library of Delta
+Lake reads it too: https://ACCOUNT.blob.example.org or http://127.0.0.1:10000/ACCOUNT."""
 
 
 def is_uri(path: object) -> bool:
@@ -84,13 +93,20 @@ class Objects:
         from pyarrow import fs
 
         if self._scheme == "gs":
-            return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=TRIES * SILENT_S))
+            emulator = urlsplit(_gcs_emulator() or "")
+            where = {"scheme": emulator.scheme, "endpoint_override": emulator.netloc}
+            return fs.GcsFileSystem(
+                anonymous=bool(emulator.netloc),
+                retry_time_limit=timedelta(seconds=SILENT_S),
+                **(where if emulator.netloc else {}),
+            )
         if self._scheme in ("abfs", "abfss"):
-            account = self._account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+            key = os.environ.get("AZURE_STORAGE_ACCOUNT_KEY")
             return fs.AzureFileSystem(
-                account_name=account,
-                account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"),
-                sas_token=os.environ.get("AZURE_STORAGE_SAS_TOKEN"),
+                self._azure_account,
+                account_key=key,
+                sas_token=None if key else os.environ.get("AZURE_STORAGE_SAS_TOKEN"),
+                **self._azure_hosts(),
             )
         return fs.S3FileSystem(
             region=self._region,
@@ -99,6 +115,31 @@ class Objects:
             request_timeout=SILENT_S,
             retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=CLIENT_TRIES),
         )
+
+    @cached_property
+    def _azure_account(self) -> str:
+        account = self._account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        if not account:
+            raise UsageError(
+                f"{self.uri}: nothing says whose storage account it is in",
+                hint="AZURE_STORAGE_ACCOUNT_NAME, or "
+                "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+            )
+        return account
+
+    def _azure_hosts(self) -> dict[str, str]:
+        """Where the account is served, if the environment says so: as ``.blob.example.org`` for
+        one whose host begins with the account, or as ``127.0.0.1:10000`` for a path of its own."""
+        said = urlsplit(os.environ.get(_AZURE_ENDPOINT, ""))
+        if not said.netloc:
+            return {}
+        own = said.netloc.removeprefix(self._azure_account)
+        host = own if own.startswith(".") else said.netloc
+        names = ("blob_storage", "dfs_storage")
+        return {
+            **{f"{name}_authority": host for name in names},
+            **{f"{name}_scheme": said.scheme for name in names},
+        }
 
     @cached_property
     def _region(self) -> str:
@@ -118,8 +159,25 @@ class Objects:
             "max_retries": str(CLIENT_TRIES),
             "retry_timeout": f"{TRIES * SILENT_S:.0f}s",
         }
+        if self._scheme == "gs":
+            emulator = _gcs_emulator()
+            if emulator is None:
+                return common
+            # An account of nobody, which is how that library is told to ask for no token.
+            nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            account = {"gcs_base_url": emulator, "disable_oauth": True} | nobody
+            return {
+                **common,
+                "google_service_account_key": json.dumps(account),
+                "allow_http": str(emulator.startswith("http:")).lower(),
+            }
         if self._scheme != "s3":
-            return common
+            endpoint = os.environ.get(_AZURE_ENDPOINT)
+            at = {"azure_storage_account_name": self._azure_account}
+            if endpoint:
+                at |= {"azure_endpoint": endpoint.rstrip("/")}
+                at |= {"allow_http": str(endpoint.startswith("http:")).lower()}
+            return {**common, **at}
         options = {**common, "aws_region": self._region}
         if (_endpoint() or "").startswith("http://"):
             options["aws_allow_http"] = "true"
@@ -288,20 +346,28 @@ class Objects:
 
 _HINT = "try again; else look at the address, the credentials in the environment and their rights"
 _FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
+_FINAL_STATUS = ("401", "403")
 
 
 def _told(error: OSError | ValueError) -> tuple[str, bool]:
     """Why, in words of ours, and whether asking again is in vain."""
     if isinstance(error, FileNotFoundError):
         return "it is not there", True
-    aws_error = _AWS.search(str(error))
-    if aws_error is None:
+    answer = next((m for told in _ANSWERS if (m := told.search(str(error)))), None)
+    if answer is None:
         return type(error).__name__ if error.args[:1] and len(error.args) == 1 else (
             os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "failed"
         ), isinstance(error, PermissionError)
-    words = aws_error[1].lower().replace("_", " ")
-    status = aws_error[2]
-    return f"{words}, HTTP {status}" if status else words, aws_error[1] in _FINAL or status == "403"
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", answer[1]).lower().replace("_", " ")
+    status = answer[2]
+    is_final = answer[1] in _FINAL or status in _FINAL_STATUS
+    return f"{words}, HTTP {status}" if status else words or "no connection", is_final
+
+
+def _gcs_emulator() -> str | None:
+    """URL of an emulator of Google's store, by the name that Google's clients give it."""
+    said = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    return (said if "://" in said else f"http://{said}") if said else None
 
 
 def _endpoint() -> str | None:

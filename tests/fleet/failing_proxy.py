@@ -1,5 +1,9 @@
 """A proxy before a server, as a program of its own: ``failing_proxy.py PORT`` prints its own port.
 
+What servers for tests leave out: of Azurite's lists what comes before ``startFrom``, on which Delta
+Lake relies, is taken out here; of Google's two interfaces an emulator knows the JSON one, so what
+is asked through the XML one, which is S3's, goes to a second port, an S3 server's.
+
 A process of its own, because the library of Delta Lake holds Python's lock while it asks a store.
 ``GET /plan?fault=F&every=N&methods=A,B&after=M`` says what happens to every Nth request of these
 methods after the first M, and answers how often each fate was met since the last plan.
@@ -8,6 +12,7 @@ methods after the first M, and answers how often each fate was met since the las
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 import threading
@@ -18,15 +23,17 @@ from urllib.parse import parse_qsl, urlsplit
 
 SLOW_S = 1.0
 HOP = ("connection", "expect", "transfer-encoding", "content-length", "date")
+BLOB = re.compile(rb"<Blob><Name>([^<]*)</Name>.*?</Blob>", re.S)
 REFUSAL = b"<Error><Code>SlowDown</Code><Message>planted-answer</Message></Error>"
 
 
 class Proxy(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, behind: int) -> None:
+    def __init__(self, behind: int, xml: int) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.behind = behind
+        self.xml = xml
         self.plan: dict[str, str] = {}
         self.asked = 0
         self.met: dict[str, int] = {}
@@ -79,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200, json.dumps(met).encode())
 
     def _do(self) -> None:
-        if self.path.startswith("/plan"):
+        if self.path.startswith("/plan?"):
             return self._planned()
         fate = self.server.fate(self.command)
         if fate == "cut upload":
@@ -92,11 +99,17 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(503, REFUSAL)
         if fate == "slow":
             time.sleep(SLOW_S)
-        behind = HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
-        headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP or k == "Date"}
+        is_json = self.path.startswith(("/storage/", "/upload/", "/download/"))
+        port = self.server.behind if is_json else self.server.xml
+        behind = HTTPConnection("127.0.0.1", port, timeout=30)
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP[:-1]}
+        if port != self.server.behind:
+            headers["authorization"] = "Bearer x"  # the emulator's token is empty: moto fails of it
         behind.request(self.command, self.path, body, headers)
         answer = behind.getresponse()
         data = answer.read()
+        if start := dict(parse_qsl(urlsplit(self.path).query)).get("startFrom"):
+            data = BLOB.sub(lambda blob: blob[0] if blob[1].decode() >= start else b"", data)
         self.send_response(answer.status)
         for key, value in answer.getheaders():
             if key.lower() not in HOP:
@@ -113,6 +126,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    proxy = Proxy(int(sys.argv[1]))
+    proxy = Proxy(int(sys.argv[1]), int(sys.argv[-1]))
     print(proxy.server_address[1], flush=True)  # noqa: T201 - the port, for whoever started it
     proxy.serve_forever()

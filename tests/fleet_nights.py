@@ -168,12 +168,7 @@ def _tables(
             for i in range(GPUS_A_HOST)
         ],
         "link": [{"link": p, **place(on_links.get(p))} for p in ports],
-        "budget": [
-            {"part": "floor", "gpu_hours_per_day": 180.0},
-            {"part": "finding", "rule": rule, "gpu_hours_per_day": 12.0},
-        ]
-        if rule
-        else [{"part": "floor", "gpu_hours_per_day": 192.0}],
+        "budget": [_part(180.0), _part(12.0, rule)] if rule else [_part(192.0)],
     }
     tables["finding"] = [
         {
@@ -195,6 +190,12 @@ def _tables(
     return {name: [{**own, **row} for row in rows] for name, rows in tables.items()}
 
 
+def _part(hours: float, rule: str | None = None) -> Row:
+    unknown = dict.fromkeys(("energy_joules_per_day", "amount_per_day", "currency"))
+    own = {"part": "finding" if rule else "floor", "rule": rule, "gpu_hours_per_day": hours}
+    return {**own, **unknown}
+
+
 class FleetLake(Lake):
     """A lake whose runs are a simulated fleet's, of which some days have come in."""
 
@@ -203,19 +204,20 @@ class FleetLake(Lake):
         self.simulated = fleet
         self.days = days
         self.asked: list[str] = []
+        self.opened: list[str] = []
+        self.prefix = ""
 
     def _here(self) -> Iterator[tuple[Card, dict[str, list[Row]]]]:
         for day in range(1, self.days + 1):
             yield from self.simulated.runs[day_of(day)]
 
-    def names(self) -> list[str]:
-        return sorted(card.name for card, _ in self._here())
+    def _stamps(self) -> dict[str, str | None]:
+        return {card.name: self.prefix + card.key for card, _ in self._here()}
 
-    def entries(self, **asked: Any) -> Iterator[Entry]:
-        since, until = asked.get("since"), asked.get("until")
-        for card, _ in self._here():
-            if (since is None or card.date >= since) and (until is None or card.date <= until):
-                yield Entry(card.name, self.root / card.name, card)
+    def entry(self, name: str) -> Entry:
+        self.opened.append(name)
+        card = next(card for card, _ in self._here() if card.name == name)
+        return Entry(name, self.root / name, card, stamp=self.prefix + card.key)
 
     def diagnosed(self, entry: Entry) -> dict[str, list[Row]]:
         """What a diagnosis would say; remembers that it was asked."""

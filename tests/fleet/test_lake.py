@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,8 @@ import pytest
 from tracekit import api, runs
 from tracekit.cli import main
 from tracekit.errors import StoreError, UsageError
-from tracekit.fleet.lake import CARD, RUN_MARK, Lake, make_lake, older_than, place
+from tracekit.fleet import lake as lake_module
+from tracekit.fleet.lake import CARD, RUN_MARK, Known, Lake, make_lake, older_than, place
 from traces import BASE_NS, make_trace, write_job, write_trace
 
 
@@ -209,6 +211,49 @@ def test_a_card_that_is_gone_broken_or_old_is_made_again(lake: Lake) -> None:
         assert lake.entry(entry.name) == entry
     path.unlink()
     assert lake.entry(entry.name) == entry
+
+
+def test_what_is_known_of_a_run_is_known_until_its_generation_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write_job(tmp_path, steps_count=2)
+    lake = make_lake(tmp_path / "lake")
+    lake.add([first], name="j", workers=1)
+    entry = lake.entry("j")
+    assert entry.card is not None
+    assert lake.changed({}).new == (entry,)
+    known = {"j": Known(entry.card.date, entry.card.key, entry.stamp)}
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "entry", lambda *_: pytest.fail("opened"))
+        assert lake.changed(known).unchanged_count == 1
+        assert lake.changed(known, until="1999-01-01").unchanged_count == 0
+    shutil.copytree(lake.root, tmp_path / "elsewhere")
+    elsewhere = Lake(tmp_path / "elsewhere")
+    copied = elsewhere.changed(known)
+    assert (copied.new, copied.unchanged_count) == ((), 1)
+    assert copied.restamped == (elsewhere.entry("j"),)
+    lake.add([second], name="j", workers=1)
+    (new,) = lake.changed(known).new
+    assert new.card is not None
+    assert (new.card.generation, new.card.ranks_count) == (2, 2)
+    lake.remove("j")
+    assert lake.changed(known).names == frozenset()
+
+
+def test_a_card_is_believed_without_reading_what_the_run_consists_of(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (entry,) = lake.entries()
+    with monkeypatch.context() as patch:
+        patch.setattr(lake_module, "load", lambda *_: pytest.fail("its manifest is read"))
+        assert lake.entry(entry.name) == entry
+    (manifest,) = (lake.path(entry.name) / "manifests").iterdir()
+    os.utime(manifest, ns=(0, 0))
+    again = lake.entry(entry.name)
+    assert (again.card, again.stamp == entry.stamp) == (entry.card, False)
+    with monkeypatch.context() as patch:
+        patch.setattr(lake_module, "load", lambda *_: pytest.fail("its manifest is read"))
+        assert lake.entry(entry.name) == again
 
 
 def test_a_damaged_run_is_listed_with_what_is_wrong(lake: Lake) -> None:

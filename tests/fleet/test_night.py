@@ -21,6 +21,7 @@ from fleet_nights import (
     day_of,
 )
 from tracekit.findings import Severity
+from tracekit.fleet import night as night_module
 from tracekit.fleet import summary
 from tracekit.fleet.limits import Limits
 from tracekit.fleet.night import Night, judged, regression_severity
@@ -323,3 +324,36 @@ def test_losses_add_up_over_the_night(nights: dict[int, Night]) -> None:
     assert sum(loss.gpu_hours_per_day for loss in one.losses) < one.gpu_hours_per_day
     assert one.gpu_hours_per_day == pytest.approx(40 * 192)
     assert {loss.cause for loss in one.losses} >= {"slow-host"}
+
+
+def test_what_is_known_of_some_runs_of_a_cause_is_told_of_these() -> None:
+    def part(run: str, hours: float, joules: float | None, *money: object) -> dict[str, object]:
+        amount, currency = money or (None, None)
+        return {
+            "run": run, "part": "finding", "rule": "slow-gpu", "gpu_hours_per_day": hours,
+            "energy_joules_per_day": joules, "amount_per_day": amount, "currency": currency,
+        }  # fmt: skip
+
+    floor = {**part("a", 40.0, None), "part": "floor", "rule": None}
+    rows = [
+        floor,
+        part("a", 10.0, 3.6e7, 20.0, "EUR"),
+        part("a", 5.0, 1.8e7, 10.0, "EUR"),
+        part("b", 1.0, None, 9.0, "USD"),
+        part("c", 1.0, None),
+    ]
+    (loss,) = night_module._losses(rows, None)
+    assert (loss.gpu_hours_per_day, loss.runs_count) == (17.0, 3)
+    assert (loss.energy_joules_per_day, loss.energy_runs_count) == (5.4e7, 1)
+    assert (loss.amount_per_day, loss.currency) == (None, None)  # two currencies have no sum
+    assert [(a.amount_per_day, a.currency, a.runs_count) for a in loss.amounts] == [
+        (30.0, "EUR", 1),
+        (9.0, "USD", 1),
+    ]
+    assert summary._energy(loss) == ", 15.00 kWh a day (of 1 run)"
+    assert summary._money(loss) == ", 30.00 EUR a day (of 1 run), 9.00 USD a day (of 1 run)"
+    (priced,) = night_module._losses(rows, night_module.Price(2.0, "CHF"))
+    assert (priced.amount_per_day, priced.currency) == (34.0, "CHF")
+    (bare,) = night_module._losses([rows[-1]], None)
+    assert (bare.energy_joules_per_day, bare.amounts) == (None, ())
+    assert summary._energy(bare) + summary._money(bare) == ""

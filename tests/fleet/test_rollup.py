@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -11,16 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from fleet_nights import FIRST, Fleet, FleetLake, day_of, dies
 from tracekit.cli import main
 from tracekit.errors import InputError, StoreError
 from tracekit.fleet import lake as lake_module
 from tracekit.fleet import lock, rollup
+from tracekit.fleet import store as fleet_store
 from tracekit.fleet.lake import Entry, make_lake
 from tracekit.fleet.rollup import rolled_up
 from tracekit.fleet.store import FleetStore
@@ -93,13 +97,10 @@ def test_a_run_that_changed_takes_the_place_of_what_it_was(fleet: Fleet, tmp_pat
         own = {"date": entry.card.date} if entry.card else {}
         return {t: [{**row, **own, "run": name} for row in rows] for t, rows in found.items()}
 
-    def entries(**_: object) -> list[Entry]:
-        card, _rows = fleet.runs[day_of(1)][0]
-        from dataclasses import replace
-
-        return [Entry(name, tmp_path, replace(card, date=day_of(2), key="other"))]
-
-    lake.entries = entries  # type: ignore[method-assign, assignment]
+    card, _rows = fleet.runs[day_of(1)][0]
+    changed = Entry(name, tmp_path, replace(card, date=day_of(2), key="other"))
+    lake._stamps = lambda: {name: "other"}  # type: ignore[method-assign]
+    lake.entry = lambda name: changed  # type: ignore[method-assign]
     assert rolled_up(lake, diagnose=moved).done == (name,)
     store = FleetStore(tmp_path / "fleet")
     of_it = [r for r in store._read(TABLES[0]) if r["run"] == name]
@@ -155,6 +156,77 @@ def test_one_bad_run_never_stops_the_night_and_is_named(fleet: Fleet, tmp_path: 
     assert {r["run"] for r in store.rows("job")} == set(names[2:])
     assert store.ledger()[names[0]]["reason"] == "nothing to read"
     assert set(rolled_up(lake, diagnose=lake.diagnosed).done) == set(names[:2])  # tried again
+
+
+def test_a_night_opens_no_run_that_an_earlier_one_has_seen(fleet: Fleet, tmp_path: Path) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    for day in range(1, DAYS + 1):
+        lake.opened.clear()
+        rolled(lake, day)
+        assert sorted(lake.opened) == sorted(card.name for card, _ in fleet.runs[day_of(day)])
+    lake.opened.clear()
+    assert rolled(lake).unchanged_count == 6 * DAYS
+    assert rolled(lake, date=day_of(2)).unchanged_count == 6
+    assert rolled(lake, since=day_of(2)).unchanged_count == 12
+    assert not lake.opened
+
+
+def test_a_run_whose_files_were_copied_is_opened_once_and_diagnosed_never_again(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    rolled(lake, 1)
+    before = tables(tmp_path)
+    lake.asked.clear()
+    lake.prefix = "copied "
+    for opened in (6, 0):
+        lake.opened.clear()
+        again = rolled(lake)
+        assert (again.done, again.unchanged_count, len(lake.opened)) == ((), 6, opened)
+    assert not lake.asked
+    assert tables(tmp_path) == before
+
+
+def test_files_that_no_version_of_the_last_week_has_go(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_store, "LEDGER_FILES_COUNT", 0)
+    lake = FleetLake(tmp_path, fleet)
+    for day in range(1, DAYS):
+        rolled(lake, day)
+
+    def files(name: str) -> tuple[int, int]:
+        there = (lake.fleet / name).rglob("*.parquet")
+        return len(list(there)), len(DeltaTable(lake.fleet / name).file_uris())
+
+    there, active = files("ledger")
+    assert there > active
+    (lake.fleet / "job" / f"date={day_of(1)}" / "killed.parquet").write_bytes(b"x")
+    monkeypatch.setattr(fleet_store, "SWEEP_AFTER_HOURS", 0)
+    rolled(lake, DAYS)
+    assert [files(name) for name in ("ledger", "job")] == [(1, 1), (DAYS, DAYS)]
+    assert len(FleetStore(lake.fleet).rows("job")) == 6 * DAYS
+
+
+def test_a_full_disk_is_named_and_what_was_written_before_is_whole(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    rolled(lake, 1)
+    before = tables(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        with pytest.raises(StoreError, match="File too large") as failed:
+            rolled(lake, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "remove" not in (failed.value.hint or "")
+    assert {r["date"] for r in FleetStore(lake.fleet).rows("job")} == {day_of(1)}
+    assert tables(tmp_path) == before
+    assert len(rolled(lake).done) == 6
 
 
 def test_dry_run_says_and_writes_nothing(fleet: Fleet, tmp_path: Path) -> None:
@@ -319,6 +391,40 @@ def test_losses_are_in_money_where_a_price_is_stated(
         out = call(capsys, "rollup", real, "--workers", 1, "--gpu-hour-price", price)[1]
         assert f", {told} a day, " in out
     assert "EUR" not in call(capsys, "rollup", real, "--workers", 1)[1]
+
+
+def test_losses_are_in_energy_and_money_where_a_run_tells_its_power_and_prices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job"
+    write_job(job, stall_ms=30)
+    lines = [
+        f"2026/07/21 03:01:{6 + i // 10:02d}.{i % 10}00, {gpu}, GPU-{gpu}, {350 + 100 * gpu}.00 W"
+        for i in range(30)
+        for gpu in range(2)
+    ]
+    smi = ["timestamp, index, uuid, power.draw [W]", *lines]
+    (job / "node0.csv").write_text("\n".join(smi) + "\n")
+    (job / "job.toml").write_text(
+        '[prices]\ngpu_hour = 2.0\nkilowatt_hour = 0.5\ncurrency = "EUR"\n'
+        '[[source]]\npath = "node0.csv"\ntimezone = "UTC"\nhost = "node0"\n'
+    )
+    make_lake(tmp_path / "lake").add([job], name="j", workers=1)
+    words = ("rollup", tmp_path / "lake", "--workers", 1)
+    code, out, err = call(capsys, *words)
+    assert code == 0, err
+    assert " kWh a day, " in out
+    assert " EUR a day, 1 run" in out
+    for price in (None, "3USD"):
+        asked = ("--gpu-hour-price", price) if price else ()
+        said = json.loads(call(capsys, *words, "--format", "json", *asked)[1])["losses"][0]
+        hours, kwh = said["gpu_hours_per_day"], said["energy_joules_per_day"] / 3.6e6
+        assert said["cause"] == "dataloader-stall"
+        assert kwh == pytest.approx(0.4 * hours)  # the GPUs draw 350 and 450 watts
+        assert said["amount_per_day"] == pytest.approx(
+            3 * hours if price else 2 * hours + 0.5 * kwh
+        )
+        assert (said["currency"], said["energy_runs_count"]) == ("USD" if price else "EUR", 1)
 
 
 @pytest.mark.parametrize("price", ["", "2.1", "EUR", "-2EUR", "0EUR", "nan", "1e9EUR", "2,1EUR"])

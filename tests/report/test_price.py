@@ -36,8 +36,8 @@ def lost(hours: float | None) -> Finding:
 
 
 def test_the_power_is_the_median_of_the_gpus() -> None:
-    assert power_watts(facts(None, (400.0, 600.0, 500.0, None))) == 500.0
-    assert power_watts(facts(None)) is None
+    assert power_watts(facts(None, (400.0, 600.0, 500.0, None)).of("gpu_counters")) == 500.0
+    assert power_watts(facts(None).of("gpu_counters")) is None
 
 
 @pytest.mark.parametrize(

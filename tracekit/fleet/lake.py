@@ -24,6 +24,7 @@ import re
 import secrets
 import shutil
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +37,7 @@ from tracekit import runs, store
 from tracekit.errors import StoreError, TracekitError, UsageError
 from tracekit.fleet.lock import held
 from tracekit.objects import SCHEMES
-from tracekit.store.manifest import MARK, load, work_path
+from tracekit.store.manifest import MARK, load, stamp_of, work_path
 from tracekit.store.removal import Removed, remove_run
 
 if TYPE_CHECKING:
@@ -95,6 +96,30 @@ class Entry:
     """Its folder, or its URI."""
     card: Card | None
     damage: str | None = None
+    stamp: str | None = None
+    """Of its generation, as ``store.manifest.stamp_of``; None where a listing tells the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What somebody holds of a run already."""
+
+    date: str
+    key: str
+    stamp: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """A lake beside what somebody holds of it."""
+
+    new: tuple[Entry, ...]
+    """Runs of another key, by date and name; and whatever cannot be opened, which has no date."""
+    unchanged_count: int
+    restamped: tuple[Entry, ...] = ()
+    """Of these, runs that had to be opened to know it: their stamp is another."""
+    names: frozenset[str]
+    """Of all runs there are, whatever their date."""
 
 
 def place(root: str | Path) -> Path:
@@ -156,8 +181,9 @@ class Lake:
             raise UsageError(
                 f"{self.root}: there is no run {name!r}", hint=f"tracekit lake ls {self.root}"
             )
+        stamp = stamp_of(path)  # before what it stands for: a change in between is seen next time
         try:
-            return Entry(name, path, self._card(name))
+            return Entry(name, path, self._card(name, stamp), stamp=stamp)
         except TracekitError as error:
             return Entry(name, path, None, error.message)
 
@@ -180,23 +206,50 @@ class Lake:
         return select(found, since=since, until=until, signature=signature, host=host)
 
     def changed(
-        self, known: Mapping[str, str], since: str | None = None, until: str | None = None
-    ) -> tuple[list[Entry], int]:
-        """Runs between two dates whose key is none of the known ones, by name, and how many others
-        there are; and whatever cannot be opened, which has no date."""
+        self, known: Mapping[str, Known], since: str | None = None, until: str | None = None
+    ) -> Changes:
+        """Runs between two dates whose key is none of the known ones.
+
+        Of a run whose stamp is known no file is opened, so what was seen before costs a look at a
+        folder, however large the lake has grown.
+        """
         new: list[Entry] = []
-        others = 0
-        for entry in self.entries():
+        restamped: list[Entry] = []
+        names: set[str] = set()
+        unchanged_count = 0
+        for name, stamp in self._stamps().items():
+            held = known.get(name)
+            if held is not None and stamp is not None and held.stamp == stamp:
+                unchanged_count += is_between(held.date, since, until)
+                names.add(name)
+                continue
+            try:
+                entry = self.entry(name)
+            except UsageError:  # none of this lake's, or removed just now
+                continue
+            names.add(name)
             if entry.card is None:
                 new.append(entry)
-            elif (since is None or entry.card.date >= since) and (
-                until is None or entry.card.date <= until
-            ):
-                if known.get(entry.name) == entry.card.key:
-                    others += 1
+            elif is_between(entry.card.date, since, until):
+                if held is not None and held.key == entry.card.key:
+                    restamped.append(entry)
                 else:
                     new.append(entry)
-        return new, others
+        return Changes(
+            new=tuple(select(new)),
+            unchanged_count=unchanged_count + len(restamped),
+            restamped=tuple(restamped),
+            names=frozenset(names),
+        )
+
+    def _stamps(self) -> dict[str, str | None]:
+        """Stamps of all that may be a run of this lake, by name."""
+        folder = self.root / "runs"
+        if not _is_folder(folder):
+            return {}
+        with os.scandir(folder) as found:
+            names = sorted(e.name for e in found if e.is_dir(follow_symlinks=False))
+        return {n: stamp_of(folder / n) for n in names if _NAME.fullmatch(n)}
 
     def rolling_up(self) -> AbstractContextManager[Callable[[], object]]:
         """Hold the tables; gives what to call now and then. StoreError where another does."""
@@ -236,7 +289,7 @@ class Lake:
             card = made_card(draft, "draft", added)
             chosen = name or found_name(card, paths)
             (draft / RUN_MARK).write_text(self._mark_text(chosen, added), encoding="utf-8")
-            _write_card(draft, replace(card, name=chosen))
+            _write_card(draft, replace(card, name=chosen), stamp_of(draft))
             target = self.path(chosen)
             target.parent.mkdir(exist_ok=True)
             try:
@@ -291,22 +344,25 @@ class Lake:
         said = {"format": "tracekit-lake-run", "format_version": FORMAT_VERSION}
         return json.dumps({**said, "lake": self._id, "name": name, "added_utc": added}) + "\n"
 
-    def _card(self, name: str) -> Card:
+    def _card(self, name: str, stamp: str | None) -> Card:
         """The card of a run, made again where the run has changed since."""
         import msgspec
 
         path = self.path(name)
+        said = _json_of(path / CARD)
+        card = None
+        with contextlib.suppress(msgspec.ValidationError):
+            card = msgspec.convert(said, Card)
+        is_own = card is not None and card.name == name
+        if card is not None and is_own and stamp and said.get("seal") == _seal(card, stamp):
+            return card
         manifest = load(path)
         if manifest is None:
             raise StoreError(f"{path}: not a run (no manifest)")
-        said = _json_of(path / CARD)
-        with contextlib.suppress(msgspec.ValidationError):
-            card = msgspec.convert(said, Card)
-            if card.name == name and card.key == manifest.key:
-                return card
-        card = made_card(path, name, str(_json_of(path / RUN_MARK).get("added_utc", "")))
+        if card is None or not is_own or card.key != manifest.key:
+            card = made_card(path, name, str(_json_of(path / RUN_MARK).get("added_utc", "")))
         with contextlib.suppress(OSError):  # a lake that may only be read
-            _write_card(path, card)
+            _write_card(path, card, stamp)
         return card
 
 
@@ -325,14 +381,18 @@ def select(
         if card is None:
             return not asks
         return (
-            (since is None or card.date >= since)
-            and (until is None or card.date <= until)
+            is_between(card.date, since, until)
             and (signature is None or (card.signature or "").startswith(signature))
             and (host is None or host in card.hosts)
         )
 
     kept = [e for e in entries if is_wanted(e.card)]
     return iter(sorted(kept, key=lambda e: (e.card.date if e.card else "", e.name)))
+
+
+def is_between(date: str, since: str | None, until: str | None) -> bool:
+    """Whether a date is none before the one and none after the other."""
+    return (since is None or date >= since) and (until is None or date <= until)
 
 
 def older_than(entries: Iterable[Entry], days: float) -> list[Entry]:
@@ -412,11 +472,17 @@ def _json_of(path: Path) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _write_card(run: Path, card: Card) -> None:
+def _write_card(run: Path, card: Card, stamp: str | None) -> None:
     draft = work_path(run)
     draft.parent.mkdir(exist_ok=True)
-    draft.write_text(json.dumps(asdict(card)) + "\n", encoding="utf-8")
+    seal = _seal(card, stamp) if stamp else None
+    draft.write_text(json.dumps({**asdict(card), "seal": seal}) + "\n", encoding="utf-8")
     draft.replace(run / CARD)
+
+
+def _seal(card: Card, stamp: str) -> str:
+    """By which a card is known to be whole, and of the generation that there is."""
+    return f"{stamp}-{zlib.crc32(json.dumps(asdict(card)).encode()):08x}"
 
 
 def _last(card: Card) -> str:

@@ -27,8 +27,26 @@ class Loss:
     """A rule, or the part of the step that no finding has."""
     gpu_hours_per_day: float
     runs_count: int
+    energy_joules_per_day: float | None
+    """The same as energy, of the runs whose GPUs' power is known; None without any."""
+    energy_runs_count: int
     amount_per_day: float | None
-    """The same in money; None where no price is stated."""
+    """The same in money, of the runs that have a price; None where none has, or where these name
+    different currencies."""
+    currency: str | None
+    amounts: tuple[Amount, ...]
+    """By currency."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Money of a day."""
+
+    amount_per_day: float
+    currency: str | None
+    """None where a job's description states prices without one."""
+    runs_count: int
+    """Runs whose loss it is: others may have no price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +84,7 @@ class Night:
     """Of all runs of the night, if each ran so for a day: what losses are a part of."""
     quality: Quality
     price: Price | None
+    """Of every run's GPU-hours; None: each has what its job's description states."""
     is_short: bool
     """Whether far fewer runs came than usual."""
 
@@ -130,19 +149,54 @@ def _is_partial(job: Row) -> bool:
 
 def _losses(budget: Sequence[Row], price: Price | None) -> tuple[Loss, ...]:
     """Parts of the steps of a night, largest first; the floor is no loss."""
-    hours: dict[str, float] = defaultdict(float)
-    runs: dict[str, set[str]] = defaultdict(set)
+    parts: dict[str, list[Row]] = defaultdict(list)
     for row in budget:
         if row["part"] != "floor" and row["gpu_hours_per_day"] > 0:
-            cause = row["rule"] or row["part"]
-            hours[cause] += row["gpu_hours_per_day"]
-            runs[cause].add(row["run"])
-    return tuple(
-        Loss(
-            cause=cause,
-            gpu_hours_per_day=hours[cause],
-            runs_count=len(runs[cause]),
-            amount_per_day=price.gpu_hour * hours[cause] if price else None,
-        )
-        for cause in sorted(hours, key=lambda c: (-hours[c], c))
+            parts[row["rule"] or row["part"]].append(row)
+    found = [_loss(cause, rows, price) for cause, rows in parts.items()]
+    return tuple(sorted(found, key=lambda loss: (-loss.gpu_hours_per_day, loss.cause)))
+
+
+def _loss(cause: str, rows: Sequence[Row], price: Price | None) -> Loss:
+    powered = [r for r in rows if r["energy_joules_per_day"] is not None]
+    amounts = _amounts(rows, price)
+    only = amounts[0] if len(amounts) == 1 else None
+    return Loss(
+        cause=cause,
+        gpu_hours_per_day=sum(r["gpu_hours_per_day"] for r in rows),
+        runs_count=_runs_count(rows),
+        energy_joules_per_day=sum(r["energy_joules_per_day"] for r in powered) if powered else None,
+        energy_runs_count=_runs_count(powered),
+        amount_per_day=only.amount_per_day if only else None,
+        currency=only.currency if only else None,
+        amounts=amounts,
     )
+
+
+def _amounts(rows: Sequence[Row], price: Price | None) -> tuple[Amount, ...]:
+    """Money of the runs that have a price, by currency; a price of whoever asks is for all."""
+    if price is not None:
+        hours = sum(r["gpu_hours_per_day"] for r in rows)
+        return (
+            Amount(
+                amount_per_day=price.gpu_hour * hours,
+                currency=price.currency,
+                runs_count=_runs_count(rows),
+            ),
+        )
+    by: dict[str | None, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["amount_per_day"] is not None:
+            by[row["currency"]].append(row)
+    return tuple(
+        Amount(
+            amount_per_day=sum(r["amount_per_day"] for r in by[currency]),
+            currency=currency,
+            runs_count=_runs_count(by[currency]),
+        )
+        for currency in sorted(by, key=lambda c: c or "")
+    )
+
+
+def _runs_count(rows: Sequence[Row]) -> int:
+    return len({r["run"] for r in rows})

@@ -36,9 +36,12 @@ from tracekit.errors import StoreError, UsageError
 from tracekit.fleet.lake import (
     LAKE_MARK,
     Card,
+    Changes,
     Entry,
+    Known,
     check_name,
     found_name,
+    is_between,
     lake_id,
     made_card,
     new_mark,
@@ -118,24 +121,24 @@ class ObjectLake:
             own: held
             for own, held in self._held().items()
             if (name is None or fnmatch.fnmatchcase(own, name))
-            and (since is None or held.date >= since)
-            and (until is None or held.date <= until)
+            and is_between(held.date, since, until)
         }
         return select(
             self._entries(wanted), since=since, until=until, signature=signature, host=host
         )
 
     def changed(
-        self, known: Mapping[str, str], since: str | None = None, until: str | None = None
-    ) -> tuple[list[Entry], int]:
+        self, known: Mapping[str, Known], since: str | None = None, until: str | None = None
+    ) -> Changes:
         """As ``Lake.changed``; of runs whose key is known no card is read."""
-        wanted = {
-            name: held
-            for name, held in self._held().items()
-            if (since is None or held.date >= since) and (until is None or held.date <= until)
-        }
-        new = {n: h for n, h in wanted.items() if known.get(n, "")[:_KEY_DIGITS] != h.key}
-        return [*select(self._entries(new))], len(wanted) - len(new)
+        there = self._held()
+        wanted = {n: h for n, h in there.items() if is_between(h.date, since, until)}
+        new = {n: h for n, h in wanted.items() if not _is_known(h, known.get(n))}
+        return Changes(
+            new=tuple(select(self._entries(new))),
+            unchanged_count=len(wanted) - len(new),
+            names=frozenset(there),
+        )
 
     def rolling_up(self) -> AbstractContextManager[Callable[[], object]]:
         """Hold the tables; gives what to call now and then. StoreError where another does."""
@@ -304,6 +307,10 @@ def _id_of(at: Objects) -> str | None:
 
 def _card_name(card: Card) -> str:
     return f"cards/{card.date}/{card.name}.{card.generation:06d}.{card.key[:_KEY_DIGITS]}.json"
+
+
+def _is_known(held: _Held, known: Known | None) -> bool:
+    return known is not None and known.key[:_KEY_DIGITS] == held.key
 
 
 def _name_of(listed: str) -> str | None:

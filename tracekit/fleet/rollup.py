@@ -16,7 +16,7 @@ from tracekit.cluster import Cluster, FailedTaskError, LostWorkerError
 from tracekit.errors import TracekitError
 from tracekit.fleet.diagnosed import Row, Tables, diagnosed
 from tracekit.fleet.elsewhere import diagnosed_elsewhere
-from tracekit.fleet.lake import Entry
+from tracekit.fleet.lake import Entry, Known
 from tracekit.fleet.lakes import AnyLake
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import SCHEMA_VERSION
@@ -68,7 +68,8 @@ def rolled_up(
     if dry_run:
         return _planned(lake, store, date, since)[0]
     with lake.rolling_up() as alive, ExitStack() as stack:
-        plan, pending = _planned(lake, store, date, since)
+        plan, pending, restamped = _planned(lake, store, date, since)
+        store.write_ledger(restamped)
         ask = diagnose or partial(diagnosed, memory_bytes=memory_bytes, config=config)
         is_alone = diagnose is not None or workers == 1
         done: list[str] = []
@@ -97,21 +98,23 @@ def rolled_up(
 
 def _planned(
     lake: AnyLake, store: FleetStore, date: str | None, since: str | None
-) -> tuple[Rolled, list[Entry]]:
+) -> tuple[Rolled, list[Entry], list[Row]]:
+    """What is to be done, of which runs, and what the ledger says of runs that it need not open
+    another time."""
     ledger = store.ledger()
-    known = {name: row["key"] for name, row in ledger.items() if _is_whole(row)}
-    found, unchanged = lake.changed(known, since=date or since, until=date)
-    pending = [e for e in found if e.card is not None]
-    gone = set(ledger) - set(lake.names())
+    known = {n: Known(r["date"], r["key"], r["stamp"]) for n, r in ledger.items() if _is_whole(r)}
+    found = lake.changed(known, since=date or since, until=date)
+    pending = [e for e in found.new if e.card is not None]
     return (
         Rolled(
             done=tuple(e.name for e in pending),
-            failed=tuple((e.name, e.damage or "") for e in found if e.card is None),
-            unchanged_count=unchanged,
-            gone_count=len(gone),
+            failed=tuple((e.name, e.damage or "") for e in found.new if e.card is None),
+            unchanged_count=found.unchanged_count,
+            gone_count=len(ledger.keys() - found.names),
             dates=tuple(sorted({e.card.date for e in pending if e.card})),
         ),
         pending,
+        [{**ledger[e.name], "stamp": e.stamp} for e in found.restamped],
     )
 
 
@@ -172,6 +175,7 @@ def _ledger_row(entry: Entry, state: str, at: str, reason: str | None = None) ->
         "date": card.date,
         "dates": [card.date],
         "key": card.key,
+        "stamp": entry.stamp,
         "schema_version": SCHEMA_VERSION,
         "tracekit_version": __version__,
         "state": state,

@@ -50,7 +50,7 @@ def rows_of(card: Card, run: OpenRun, report: Report) -> dict[str, list[Row]]:
         "link": _links(run, findings),
         "collective": _collectives(report),
         "finding": [_finding(f, report) for f in findings],
-        "budget": _budget(card, report),
+        "budget": _budget(card, run, report),
     }
     run_key = {"date": card.date, "run": card.name}
     return {name: [{**run_key, **row} for row in rows] for name, rows in tables.items()}
@@ -256,20 +256,33 @@ def _finding(finding: Finding, report: Report) -> Row:
     }
 
 
-def _budget(card: Card, report: Report) -> list[Row]:
-    """Parts of the step as GPU-hours of a day: of the whole job, which waits as one."""
+def _budget(card: Card, run: OpenRun, report: Report) -> list[Row]:
+    """Parts of the step as GPU-hours of a day, with their energy and money: of the whole job, which
+    waits as one."""
+    from tracekit.report import price
+
     parts = report.document.step_budget
     step_s = sum(p.s_per_step for p in parts)
     world = report.document.run.world_size or card.ranks_count
     if step_s <= 0 or not world:
         return []
     rules = {f.id: f.rule for f in report.findings}
-    return [
-        {
-            "part": p.part,
-            "finding": p.finding,
-            "rule": rules.get(p.finding or ""),
-            "gpu_hours_per_day": p.s_per_step / step_s * world * HOURS_A_DAY,
-        }
-        for p in parts
-    ]
+    watts = price.power_watts(run.answers.rows("gpu_counters"))
+    prices = run.job.prices if run.job is not None else None
+    rows = []
+    for part in parts:
+        hours = part.s_per_step / step_s * world * HOURS_A_DAY
+        joules = price.energy_joules(hours, watts)
+        amount = price.amount(hours, joules, prices)
+        rows.append(
+            {
+                "part": part.part,
+                "finding": part.finding,
+                "rule": rules.get(part.finding or ""),
+                "gpu_hours_per_day": hours,
+                "energy_joules_per_day": joules,
+                "amount_per_day": amount,
+                "currency": prices.currency if prices and amount is not None else None,
+            }
+        )
+    return rows

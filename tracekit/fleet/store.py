@@ -12,6 +12,8 @@ often, or by whom, a night was written: rows hold no time of writing, only the l
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,9 +31,14 @@ Row = dict[str, Any]
 Rows = Mapping[str, Sequence[Row]]
 """Rows by table."""
 
+_OS_ERROR = re.compile(r"\(os error (\d{1,3})\)")
+"""As the library of Delta Lake tells what a system call said."""
 COMMIT_TRIES = 8
 FIRST_WAIT_S = 0.1
 LEDGER_FILES_COUNT = 16
+"""So many files it grows to before it is one again, which is when old files of all tables go."""
+SWEEP_AFTER_HOURS = 168
+"""How long who reads a version may take, and whoever writes one."""
 _CONFIGURATION = {"delta.checkpointInterval": "20"}
 """A table is opened by its last checkpoint and the commits since: a night must not read all nights
 that ever were."""
@@ -75,6 +82,7 @@ class FleetStore:
             ledger = DeltaTable(self._path(LEDGER), storage_options=self._options)
             if len(ledger.file_uris()) > LEDGER_FILES_COUNT:
                 ledger.optimize.compact()
+                self._sweep()
 
     def replace(self, rows: Rows, names: Iterable[str], dates: Iterable[str]) -> None:
         """Let the rows of some runs be these, and no others on these dates."""
@@ -92,6 +100,18 @@ class FleetStore:
         each = table(name)
         done_rows = [r for r in self._read(each, since, until) if done.get(r["run"]) == r["date"]]
         return sorted(done_rows, key=lambda r: [(r[g] is not None, r[g]) for g in each.grain])
+
+    def _sweep(self) -> None:
+        """Remove files that no version of the last week has: of rows that were replaced, and of
+        nights that were killed."""
+        from deltalake import DeltaTable
+
+        for each in (LEDGER, *TABLES):
+            path = self._path(each)
+            if DeltaTable.is_deltatable(path, self._options):
+                DeltaTable(path, storage_options=self._options).vacuum(
+                    SWEEP_AFTER_HOURS, dry_run=False, enforce_retention_duration=False, full=True
+                )
 
     def _path(self, each: Table) -> str:
         return f"{self.folder}/{each.name}"
@@ -179,14 +199,16 @@ class FleetStore:
     def _failed(self, each: Table, done: str, error: Exception) -> StoreError:
         """What went wrong, without the library's words: they may quote what a store answered."""
         hint = "remove the folder fleet, and tracekit rollup makes it again from the runs"
+        why = type(error).__name__
         if self._options is not None:
             hint = (
                 "try again; else look at the address, the credentials in the environment and their "
                 "rights"
             )
-        return StoreError(
-            f"{self._path(each)}: cannot be {done} ({type(error).__name__})", hint=hint
-        )
+        elif found := _OS_ERROR.search(str(error)):
+            why = os.strerror(int(found[1]))
+            hint = "put that right and call again: what nights wrote before is whole"
+        return StoreError(f"{self._path(each)}: cannot be {done} ({why})", hint=hint)
 
 
 def _arrow(each: Table, rows: Sequence[Row]) -> pa.Table:

@@ -11,6 +11,7 @@ from tracekit.fleet.offenders import Offender
 from tracekit.fleet.regressions import FamilyChange, Regression
 from tracekit.report.json import plain
 from tracekit.report.markdown import escaped
+from tracekit.report.price import JOULES_PER_KILOWATT_HOUR
 from tracekit.target import Target
 from tracekit.wording import cut, plural, safe, seconds, share, some
 
@@ -18,7 +19,7 @@ SHOWN_FAMILIES = 4
 SHOWN_LOSSES = 5
 SHOWN_NAMES = 4
 SMALL_AMOUNT = 100
-"""Money below which cents are told."""
+"""Money and kilowatt-hours below which hundredths are told."""
 LEAST_LOSS_RATIO = 0.001
 """What costs less of a night's GPU-hours is not told."""
 SHOWN_REASON = 160
@@ -158,18 +159,35 @@ def _losses(night: Night) -> list[str]:
         return []
     return [
         f"{loss.cause}: {loss.gpu_hours_per_day:,.0f} of {total:,.0f} GPU-hours a day "
-        f"({share(loss.gpu_hours_per_day / total)}){_money(loss, night)}, "
+        f"({share(loss.gpu_hours_per_day / total)}){_energy(loss)}{_money(loss)}, "
         f"{plural(loss.runs_count, 'run')}"
         for loss in night.losses[:SHOWN_LOSSES]
         if loss.gpu_hours_per_day >= LEAST_LOSS_RATIO * total
     ]
 
 
-def _money(loss: Loss, night: Night) -> str:
-    if loss.amount_per_day is None or night.price is None:
+def _energy(loss: Loss) -> str:
+    if loss.energy_joules_per_day is None:
         return ""
-    digits = 0 if loss.amount_per_day >= SMALL_AMOUNT else 2
-    return f", {loss.amount_per_day:,.{digits}f} {safe(night.price.currency)} a day"
+    kwh = loss.energy_joules_per_day / JOULES_PER_KILOWATT_HOUR
+    return f", {kwh:,.{_digits(kwh)}f} kWh a day{_of_runs(loss.energy_runs_count, loss)}"
+
+
+def _money(loss: Loss) -> str:
+    return "".join(
+        f", {one.amount_per_day:,.{_digits(one.amount_per_day)}f} "
+        f"{safe(one.currency or 'of no stated currency')} a day{_of_runs(one.runs_count, loss)}"
+        for one in loss.amounts
+    )
+
+
+def _of_runs(count: int, loss: Loss) -> str:
+    """Of how many runs this is known, where it is not of all."""
+    return f" (of {plural(count, 'run')})" if count < loss.runs_count else ""
+
+
+def _digits(value: float) -> int:
+    return 0 if value >= SMALL_AMOUNT else 2
 
 
 def data_lines(night: Night) -> list[str]:

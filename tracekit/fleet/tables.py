@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracekit.schema import Column, Table
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised when rows of a run would come out otherwise; part of what the ledger compares."""
 
 
@@ -146,6 +146,17 @@ TABLES = (
         _c("finding", "VARCHAR", "The finding whose part it is; null for the others."),
         _c("rule", "VARCHAR", "Its rule."),
         *_COST,
+        _c(
+            "energy_joules_per_day",
+            "DOUBLE",
+            "The same at the GPUs' median power; null: no power was sampled.",
+        ),
+        _c(
+            "amount_per_day",
+            "DOUBLE",
+            "The same in money, by the prices of the job's description; null: it states none.",
+        ),
+        _c("currency", "VARCHAR", "Of the amount; null where the description names none."),
     ),
 )
 
@@ -160,6 +171,11 @@ LEDGER = Table(
         _c("date", "VARCHAR", "Date of this generation."),
         _c("dates", "VARCHAR[]", "Every date under which rows of it may stand."),
         _c("key", "VARCHAR", "The run's generation."),
+        _c(
+            "stamp",
+            "VARCHAR",
+            "What tells without opening the run that it is of this generation; null: its key does.",
+        ),
         _c("schema_version", "INTEGER", "SCHEMA_VERSION of its rows."),
         _c("tracekit_version", "VARCHAR", "What made them."),
         _c("state", "VARCHAR", "begun, done or failed."),

@@ -7,24 +7,47 @@ the price of a kilowatt-hour. A price of a GPU-hour that includes the energy com
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from tracekit.findings import Cost, Finding
 from tracekit.rules import Facts
 from tracekit.rules.gpus import COUNTERS
 
+if TYPE_CHECKING:
+    from tracekit.job import Prices
+
+WATTS = "watts"
+SECONDS_PER_HOUR = 3600
 JOULES_PER_KILOWATT_HOUR = 3.6e6
 
 
-def power_watts(facts: Facts) -> float | None:
-    """Median over GPUs of their typical draw; None where none was sampled with its time."""
+def power_watts(counters: Iterable[Mapping[str, Any]]) -> float | None:
+    """Median over GPUs of their typical draw, by rows of ``gpu_counters``; None where none was
+    sampled with its time."""
     drawn = [
         float(row["p50_value"])
-        for row in facts.of(COUNTERS)
-        if row["counter"] == "power" and row["unit"] == "watts" and row["p50_value"]
+        for row in counters
+        if row["counter"] == "power" and row["unit"] == WATTS and row["p50_value"]
     ]
     return median(drawn) if drawn else None
+
+
+def energy_joules(gpu_hours: float, watts: float | None) -> float | None:
+    """What GPUs draw in so many hours; None where their power is unknown."""
+    return None if watts is None else gpu_hours * SECONDS_PER_HOUR * watts
+
+
+def amount(gpu_hours: float, joules: float | None, prices: Prices | None) -> float | None:
+    """Hours and energy in money; None where neither has a price."""
+    found: float | None = None
+    if prices is not None and prices.gpu_hour is not None:
+        found = gpu_hours * prices.gpu_hour
+    if prices is not None and prices.kilowatt_hour is not None and joules is not None:
+        found = (found or 0.0) + joules / JOULES_PER_KILOWATT_HOUR * prices.kilowatt_hour
+    return found
 
 
 def priced(finding: Finding, facts: Facts) -> Finding:
@@ -32,13 +55,9 @@ def priced(finding: Finding, facts: Facts) -> Finding:
     hours = finding.impact.gpu_hours_per_day
     if hours is None:
         return finding
-    watts, prices = power_watts(facts), facts.job.prices
-    joules = None if watts is None else hours * 3600 * watts
-    amount: float | None = None
-    if prices is not None and prices.gpu_hour is not None:
-        amount = hours * prices.gpu_hour
-    if prices is not None and prices.kilowatt_hour is not None and joules is not None:
-        amount = (amount or 0.0) + joules / JOULES_PER_KILOWATT_HOUR * prices.kilowatt_hour
-    currency = prices.currency if prices is not None and amount is not None else None
-    cost = Cost(amount=amount, currency=currency)
+    prices = facts.job.prices
+    joules = energy_joules(hours, power_watts(facts.of(COUNTERS)))
+    lost = amount(hours, joules, prices)
+    currency = prices.currency if prices is not None and lost is not None else None
+    cost = Cost(amount=lost, currency=currency)
     return replace(finding, impact=replace(finding.impact, energy_joules=joules, cost=cost))

@@ -157,6 +157,20 @@ def _latest_number(run: Path) -> int:
     return max(numbers)
 
 
+def stamp_of(run: Path) -> str | None:
+    """What tells without opening a file that a run is of the same generation still: equal stamps
+    are of one file. None where the folder is no run.
+
+    A file system that numbers its files anew, or a copy, gives another stamp to the same rows.
+    """
+    number = _latest_number(run)
+    try:
+        found = (manifests_dir(run) / f"{number:06d}.json").lstat()
+    except OSError:
+        return None
+    return f"{number}-{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+
+
 def load(run: Path) -> Manifest | None:
     """The latest generation, or None where the folder is no run yet."""
     number = _latest_number(run)

@@ -14,9 +14,9 @@ from tracekit.rules import Facts, JobFacts
 
 def facts(prices: Prices | None, watts: tuple[float | None, ...] = ()) -> Facts:
     rows: list[dict[str, Any]] = [
-        {"counter": "power", "unit": "watts", "p50_value": value} for value in watts
+        {"counter": "power", "unit": "W", "p50_value": value} for value in watts
     ]
-    rows.append({"counter": "power_limit", "unit": "watts", "p50_value": 900.0})
+    rows.append({"counter": "power_limit", "unit": "W", "p50_value": 900.0})
     return Facts(job=JobFacts(prices=prices), rows={"gpu_counters": rows})
 
 

@@ -19,7 +19,7 @@ from tracekit.rules.gpus import COUNTERS
 if TYPE_CHECKING:
     from tracekit.job import Prices
 
-WATTS = "watts"
+WATTS = "W"
 SECONDS_PER_HOUR = 3600
 JOULES_PER_KILOWATT_HOUR = 3.6e6
 

@@ -324,8 +324,8 @@ def _part(element: ElementTree.Element, name: str, referenced: set[str]) -> Any:
     tag = element.tag.removeprefix(_SVG)
     if tag not in _KEPT_TAGS:
         return None
-    kept = ElementTree.Element(tag)
-    kept.text, kept.tail = element.text, None
+    copied = ElementTree.Element(tag)
+    copied.text, copied.tail = element.text, None
     given = dict(element.attrib)
     for rule in given.pop("style", "").split(";"):
         key, _, value = rule.partition(":")
@@ -337,21 +337,21 @@ def _part(element: ElementTree.Element, name: str, referenced: set[str]) -> Any:
     for key, value in given.items():
         if key == "id":
             if value in referenced:
-                kept.set("id", f"{name}-{value}")
+                copied.set("id", f"{name}-{value}")
         elif key in (_HREF, "href"):
             if value.startswith("#"):
-                kept.set("href", f"#{name}-{value[1:]}")
+                copied.set("href", f"#{name}-{value[1:]}")
         elif key == "clip-path":
-            kept.set(key, value.replace("#", f"#{name}-", 1))
+            copied.set(key, value.replace("#", f"#{name}-", 1))
         elif key in _KEPT and value and not (key == "stroke" and value == "none"):
             text = _VARIABLE.get(value.lower(), value)
             if key in ("d", "transform", "x", "y", "width", "height"):
                 text = _LONG_NUMBER.sub(r"\1", re.sub(r"\s+", " ", value)).strip()
-            kept.set(key, text)
+            copied.set(key, text)
     for child in element:
         part = _part(child, name, referenced)
         if part is not None and (len(part) or part.attrib or part.text):
-            kept.append(part)
-    if tag == "g" and not len(kept):
+            copied.append(part)
+    if tag == "g" and not len(copied):
         return None
-    return kept
+    return copied

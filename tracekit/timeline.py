@@ -151,11 +151,11 @@ def plan(
         ranks = _first_ranks(by_rank, focus_ranks, max_slices)
         if len(ranks) < len(by_rank):
             cuts.append(f"all but {plural(len(ranks), 'rank')} ({ranges([*ranks])})")
-        kept = [r for r in rows if r["rank"] in ranks]
-        count = sum(_by_key(kept, "rank", detail).values())
+        shown_ranks = [r for r in rows if r["rank"] in ranks]
+        count = sum(_by_key(shown_ranks, "rank", detail).values())
         if count > max_slices:
-            first = min(int(r["start_ns"]) for r in kept)
-            last = max(int(r["last_start_ns"]) for r in kept)
+            first = min(int(r["start_ns"]) for r in shown_ranks)
+            last = max(int(r["last_start_ns"]) for r in shown_ranks)
             until_ns = first + (last - first) * max_slices // count
             cuts.append(f"what begins after the first {(until_ns - first) / 1e9:.3g} s")
     return Plan(detail, steps, ranks, until_ns, tuple(f"{cut}: {limit}" for cut in cuts))
@@ -193,14 +193,14 @@ def _window(
 
 def _first_ranks(by_rank: Mapping[int, int], focus: Sequence[int], most: int) -> tuple[int, ...]:
     order = [r for r in focus if r in by_rank] + [r for r in sorted(by_rank) if r not in focus]
-    kept: list[int] = []
+    ranks_that_fit: list[int] = []
     used = 0
     for rank in order:
-        if kept and used + by_rank[rank] > most:
+        if ranks_that_fit and used + by_rank[rank] > most:
             break
-        kept.append(rank)
+        ranks_that_fit.append(rank)
         used += by_rank[rank]
-    return tuple(sorted(kept))
+    return tuple(sorted(ranks_that_fit))
 
 
 def _named(steps: Sequence[int]) -> str:

@@ -194,7 +194,7 @@ def _one_by_one(
     """A column of values of which at least one does not fit."""
     import pyarrow as pa
 
-    kept: list[object] = []
+    fitting: list[object] = []
     wrong: dict[bool, list[int]] = {False: [], True: []}
     for row, value in enumerate(values):
         try:
@@ -206,11 +206,11 @@ def _one_by_one(
             except (pa.ArrowException, OverflowError, TypeError, ValueError):
                 repaired = None
             wrong[repaired is not None].append(row)
-            kept.append(repaired)
+            fitting.append(repaired)
         else:
-            kept.append(value)
+            fitting.append(value)
     misfits = [Misfit(column, rows[0], len(rows), text) for text, rows in wrong.items() if rows]
-    return pa.array(kept, type_), misfits
+    return pa.array(fitting, type_), misfits
 
 
 def _repaired(value: object) -> object:

@@ -713,9 +713,9 @@ class TraceReader:
         framed = self._rows_with(shown, self._special(set(shown)))
         if framed:
             rows = np.array(framed)
-            kept = [events[i] for i in framed]
-            kinds = [self._domains[e.name] for e in kept]
-            self._hold_ranges(kept, places[rows], start[rows], dur[rows], kinds, is_twin=False)
+            held = [events[i] for i in framed]
+            kinds = [self._domains[e.name] for e in held]
+            self._hold_ranges(held, places[rows], start[rows], dur[rows], kinds, is_twin=False)
         if self.options.stacks:
             args = [e.args for e in events]
             self.sink.write(
@@ -743,8 +743,8 @@ class TraceReader:
         is_sync = [_may_be_sync(e) and "sync" in e.name.lower() for e in events]
         if any(is_sync):
             mask = np.array(is_sync)
-            kept = [e for e, s in zip(events, is_sync, strict=True) if s]
-            self._sync(kept, places[mask], start[mask], dur[mask])
+            syncs = [e for e, s in zip(events, is_sync, strict=True) if s]
+            self._sync(syncs, places[mask], start[mask], dur[mask])
             events = [e for e, s in zip(events, is_sync, strict=True) if not s]
             places, start, dur = places[~mask], start[~mask], dur[~mask]
         if events:
@@ -797,8 +797,8 @@ class TraceReader:
         rows = [i for i, e in enumerate(events) if e.name == "[memory]" and e.args is not None]
         if not rows:
             return
-        kept = [events[i] for i in rows]
-        args: list[InstantArgs] = [e.args for e in kept]
+        instants = [events[i] for i in rows]
+        args: list[InstantArgs] = [e.args for e in instants]
         take = np.array(rows)
         addresses = [
             a.address if a.address is not None and 0 <= a.address < 2**64 else None for a in args
@@ -811,7 +811,7 @@ class TraceReader:
                     "time_ns": pa.array(start[take]),
                     "device_type": texts([_device_type(a) for a in args]),
                     "device": int32s([a.device for a in args]),
-                    "thread": ints([e.tid for e in kept]),
+                    "thread": ints([e.tid for e in instants]),
                     "change_bytes": ints([a.change for a in args]),
                     "address": pa.array(addresses, pa.uint64()),
                     "allocated_bytes": ints([a.allocated for a in args]),

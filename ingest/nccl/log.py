@@ -456,12 +456,12 @@ class LogReader:
             algorithms = list(OLD_ALGORITHMS[: len(cells) // 3])
         if not algorithms or len(cells) < 3 * len(algorithms):
             return bool(cells)
-        kept = [f"op={OPS[row[1]]}"]
+        fields = [f"op={OPS[row[1]]}"]
         for index, (latency, bandwidth) in enumerate(cells[: 3 * len(algorithms)]):
             if bandwidth.strip(b"0."):
                 name = f"{algorithms[index // 3]}/{PROTOCOLS[index % 3]}"
-                kept.append(f"{name}={latency.decode()}/{bandwidth.decode()}")
-        self._event(self.comms.of_root(speaker), speaker, time_ns, "cost", "info", kept)
+                fields.append(f"{name}={latency.decode()}/{bandwidth.decode()}")
+        self._event(self.comms.of_root(speaker), speaker, time_ns, "cost", "info", fields)
         return True
 
     def _known(

@@ -94,18 +94,18 @@ class WatchdogReader:
         op = OPS.get(kind)
         is_timeout = ran is not None or b"imeout" in line.replace(b"Timeout(ms)", b"")
         code = "watchdog-timeout" if is_timeout else "watchdog-error"
-        kept = [*fields]
-        kept += [f"sequence={sequence}"] if is_held(sequence) else []
-        kept += [f"op={op}"] if op else []
+        told = [*fields]
+        told += [f"sequence={sequence}"] if is_held(sequence) else []
+        told += [f"op={op}"] if op else []
         for name, key in (
             ("numel_in", "NumelIn"),
             ("numel_out", "NumelOut"),
             ("timeout_ms", "Timeout"),
         ):
             if is_held(as_int(given.get(key))):
-                kept.append(f"{name}={given[key]}")
-        kept += [f"ran_ms={ran[1].decode()}"] if ran else []
-        self.log_rows.add((who[0], code, "error", kept))
+                told.append(f"{name}={given[key]}")
+        told += [f"ran_ms={ran[1].decode()}"] if ran else []
+        self.log_rows.add((who[0], code, "error", told))
 
     def _progress(
         self,

@@ -123,10 +123,10 @@ def sniff(head: bytes) -> Recognition | None:
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the records into log_event."""
     with source.open() as stream:
-        kept = _Records(sink)
+        records = _Records(sink)
         for row in _rows(((n, t) for n, t in lines(stream, MAX_LINE_BYTES)), sink):
-            kept.add(row)
-        kept.finish(streams.stream_problem(stream))
+            records.add(row)
+        records.finish(streams.stream_problem(stream))
 
 
 def _share(head_lines: list[str], pattern: re.Pattern[str]) -> float:

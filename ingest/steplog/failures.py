@@ -278,11 +278,11 @@ class FailureReader:
         if rank is None or code is None:
             self._torn += 1
             return
-        kept = [f"rank={int(rank[1])}", f"local_rank={int(rank[2])}"]
-        kept += [*_host(entry.given.get("host", b"")), *_ended(code[1]), f"pid={int(code[2])}"]
-        kept += ["is_root=1"] if entry.is_root else []
+        fields = [f"rank={int(rank[1])}", f"local_rank={int(rank[2])}"]
+        fields += [*_host(entry.given.get("host", b"")), *_ended(code[1]), f"pid={int(code[2])}"]
+        fields += ["is_root=1"] if entry.is_root else []
         at = local_moment(entry.given.get("time", b""))
-        self._add(entry.place, "worker-failed", kept, at, is_said_after=True)
+        self._add(entry.place, "worker-failed", fields, at, is_said_after=True)
 
     def _slurm(self, place: int, cancelled: re.Match[bytes]) -> None:
         if cancelled[5]:

@@ -185,8 +185,8 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     line = pl.col("line")
     said = line.str.extract_groups(known.pattern).struct.unnest()
     more = [line.str.extract(pattern).alias(name) for name, pattern in known.fields]
-    kept = rows.select("index", "place", "line", said, *more).filter(pl.col("step").is_not_null())
-    groups = set(kept.columns)
+    steps = rows.select("index", "place", "line", said, *more).filter(pl.col("step").is_not_null())
+    groups = set(steps.columns)
     columns = [
         pl.col("index", "place"),
         _integer("step", groups, MAX_STEP),
@@ -206,7 +206,7 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     stamp = pl.col("time") if "time" in groups else line.str.head(STAMP_BYTES)
     number = stamp.cast(pl.Float64, strict=False) if "time" in groups else pl.lit(None, pl.Float64)
     return (
-        kept.select(
+        steps.select(
             *columns, stamp.str.extract_groups(_STAMP).alias("at"), number.alias("epoch_number")
         )
         .unnest("at")

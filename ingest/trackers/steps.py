@@ -217,21 +217,21 @@ class Steps:
     ) -> None:
         names = {role: name for role, (name, _) in roles.items()}
         step_name = names["step"]
-        kept = [
+        stepped = [
             (place, record, step)
             for place, record in rows
             if (step := whole(record.get(step_name), MAX_STEP)) is not None
         ]
-        self.stepless += len(rows) - len(kept)
-        self.count += len(kept)
-        if not kept:
+        self.stepless += len(rows) - len(stepped)
+        self.count += len(stepped)
+        if not stepped:
             return
 
         def told(role: Role, read: Callable[[Value], Any]) -> list[Any]:
             name = names.get(role)
             if name is None:
-                return [None] * len(kept)
-            return [read(record.get(name)) for _, record, _ in kept]
+                return [None] * len(stepped)
+            return [read(record.get(name)) for _, record, _ in stepped]
 
         moments = told("time", moment)
         self._zones |= {at[1] for at in moments if at}
@@ -240,17 +240,17 @@ class Steps:
             old = self._window or (times[0], times[0])
             self._window = min(*times, old[0]), max(*times, old[1])
         columns: dict[str, list[Any]] = {
-            "place": [place for place, _, _ in kept],
-            "step": [step for _, _, step in kept],
+            "place": [place for place, _, _ in stepped],
+            "step": [step for _, _, step in stepped],
             "time_ns": [at[0] if at else None for at in moments],
             "elapsed_ns": told("elapsed", _elapsed_ns),
             "dur_ns": told("dur", self._dur),
-            "format": [self._format] * len(kept),
+            "format": [self._format] * len(stepped),
             "tag": told("rank", lambda value: whole(value, 2**31 - 1)),
             "mfu_ratio": told("mfu", _ratio),
         }
         if "dur" in roles and (averaged := roles["dur"][1].is_averaged) is not None:
-            columns["is_averaged"] = [averaged] * len(kept)
+            columns["is_averaged"] = [averaged] * len(stepped)
         columns |= {name: told(role, whole) for name, role in _COLUMNS}
         columns |= {role: told(role, number) for role in _REALS}
         write_columns(self._sink, "job_step", columns)

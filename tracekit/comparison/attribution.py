@@ -155,14 +155,14 @@ def _places(runs: Sequence[RunRows]) -> dict[Part, Place]:
         step_ns = sum(charges.values())
         for part, ns in charges.items():
             largest[part] = max(largest[part], ns / step_ns)
-    kept = {p for p, ratio in largest.items() if p.rank is not None and ratio >= SMALL_RATIO}
+    large = {p for p, ratio in largest.items() if p.rank is not None and ratio >= SMALL_RATIO}
     neighbours = _neighbours(runs)
     places = {}
     for part in largest:
         ranks: tuple[int, ...] = ()
-        if part in kept and part.rank is not None:
+        if part in large and part.rank is not None:
             shared = neighbours.get(part.rank, (part.rank,))
-            together = tuple(r for r in shared if part._replace(rank=r) in kept)
+            together = tuple(r for r in shared if part._replace(rank=r) in large)
             ranks = together or (part.rank,)
         places[part] = Place(part.cause, ranks, part.operation or "")
     return places
@@ -212,16 +212,16 @@ def _folded(
         sign = 1 if moved[largest] > 0 else -1
         if sign * together_s >= -FOLDED_RATIO * abs(moved[index]):
             into[index] = largest
-    kept = [index for index in range(len(tables.places)) if index not in into]
+    indices = [index for index in range(len(tables.places)) if index not in into]
 
     def folded(run: Floats) -> Floats:
         run = run.copy()
         for index, largest in into.items():
             run[:, largest] += run[:, index]
-        return np.asarray(run[:, kept])
+        return np.asarray(run[:, indices])
 
     return Measured(
-        tuple(tables.places[index] for index in kept),
+        tuple(tables.places[index] for index in indices),
         tuple(map(folded, tables.baseline)),
         tuple(map(folded, tables.candidate)),
     )

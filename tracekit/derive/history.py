@@ -203,25 +203,25 @@ def _joined(logs: list[_Log]) -> Lines | None:
     """The logs one after the other, without those that tell what another tells."""
     import numpy as np
 
-    kept: list[_Log] = []
+    chosen: list[_Log] = []
     for log in sorted(logs, key=lambda x: (-len(x.step), x.source_id)):
-        if len(log.step) and not any(_is_told(log, other) for other in kept):
-            kept.append(log)
-    if not kept:
+        if len(log.step) and not any(_is_told(log, other) for other in chosen):
+            chosen.append(log)
+    if not chosen:
         return None
-    kept.sort(key=lambda x: (x.span is None, (x.span or (0, 0))[0], x.reach, x.source_id))
+    chosen.sort(key=lambda x: (x.span is None, (x.span or (0, 0))[0], x.reach, x.source_id))
     parts, number = [], 0
-    for log in kept:
+    for log in chosen:
         parts.append(log.start + number + 1)
         number = int(parts[-1][-1])
     start = np.concatenate(parts).astype(np.int64)
     step, place, end, elapsed = (
-        np.concatenate([getattr(log, name) for log in kept]).astype(np.int64)
+        np.concatenate([getattr(log, name) for log in chosen]).astype(np.int64)
         for name in ("step", "place", "end", "elapsed")
     )
-    stated = np.concatenate([log.stated for log in kept])
+    stated = np.concatenate([log.stated for log in chosen])
     is_first = np.concatenate([[True], np.diff(start) > 0])
-    first_count = np.concatenate([log.first_count for log in kept])
+    first_count = np.concatenate([log.first_count for log in chosen])
     count = np.where(is_first, first_count, np.diff(step, prepend=step[0]))
     wall = np.full(len(step), np.nan)
     for clock in (elapsed, end):  # the second, where it is known, is the finer one
@@ -230,7 +230,7 @@ def _joined(logs: list[_Log]) -> Lines | None:
         wall[known] = gone[known]
     said = np.isfinite(stated)
     dur = stated if 2 * said.sum() >= len(step) else wall / count
-    source = np.concatenate([np.full(len(log.step), log.source_id) for log in kept])
+    source = np.concatenate([np.full(len(log.step), log.source_id) for log in chosen])
     return Lines(start, step, source, place, end, count, dur, wall, is_first)
 
 

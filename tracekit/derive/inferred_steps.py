@@ -80,14 +80,14 @@ def infer_steps(
     if not steps:
         return None
     align(steps, known, placed, matched)
-    kept: dict[tuple[int, int, int, int], dict[str, Any]] = {}
+    by_step: dict[tuple[int, int, int, int], dict[str, Any]] = {}
     for source_id, listed in steps.items():
         attempt, capture, rank = placed[source_id]
         for row in listed:
             row |= {"attempt": attempt, "capture_id": capture, "rank": rank}
             # A second source of a rank in one capture may show the same step again.
-            kept.setdefault((attempt, rank, capture, row["step"]), row)
-    rows = [kept[k] for k in sorted(kept)]
+            by_step.setdefault((attempt, rank, capture, row["step"]), row)
+    rows = [by_step[k] for k in sorted(by_step)]
     return _table(rows)
 
 

@@ -87,14 +87,14 @@ def of_one_collector(
         else:
             stretches.append([span])
             end = span[1]
-    kept: set[int] = set()
+    chosen: set[int] = set()
     for stretch in stretches:
         counts: dict[int, int] = defaultdict(int)
         for _, _, source_id, count in sorted(stretch, key=lambda span: span[2]):
             counts[clocks[source_id]] += count
         best = max(counts, key=lambda clock: counts[clock])  # of equal ones the first file's
-        kept |= {s for _, _, s, _ in stretch if clocks[s] == best}
-    return np.flatnonzero(np.isin(source_ids, sorted(kept)))
+        chosen |= {s for _, _, s, _ in stretch if clocks[s] == best}
+    return np.flatnonzero(np.isin(source_ids, sorted(chosen)))
 
 
 def growth(counted: list[int]) -> tuple[Floats, Floats]:

@@ -171,9 +171,9 @@ def stretches(series: Floats) -> list[tuple[int, int]]:
     parts = [(0, int(low)), (int(low), int(high)), (int(high), last)]
     varying = [(a, b) for a, b in parts if b - a > 2 and spread[a, b] > floor]
     inner = [(a + (a > 0), b - (b < last)) for a, b in varying]
-    kept = [(int(edges[a]), int(edges[b])) for a, b in inner]
-    kept = [(a, b) for a, b in kept if b - a >= MIN_STRETCH_RATIO * len(series)]
-    return sorted(kept, key=lambda p: p[0] - p[1])[:2]
+    long_parts = [(int(edges[a]), int(edges[b])) for a, b in inner]
+    long_parts = [(a, b) for a, b in long_parts if b - a >= MIN_STRETCH_RATIO * len(series)]
+    return sorted(long_parts, key=lambda p: p[0] - p[1])[:2]
 
 
 def boundaries(series: Floats, period: float) -> Floats:

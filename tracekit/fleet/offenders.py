@@ -114,8 +114,8 @@ def _found(
         # Of both spans the longer one says more, where both tell.
         if is_one and (key not in best or days > best[key].days):
             best[key] = _offender(place, days, others, q, key not in known)
-    kept = _narrowest([*best.values()], tests, limits)
-    return sorted(kept, key=lambda o: (o.q_value, -o.bad_count, o.kind, o.name))
+    narrowest = _narrowest([*best.values()], tests, limits)
+    return sorted(narrowest, key=lambda o: (o.q_value, -o.bad_count, o.kind, o.name))
 
 
 def _places(kind: str, rows: Sequence[Row]) -> list[_Place]:

@@ -156,7 +156,7 @@ def _on_inferred_steps(findings: Sequence[Finding], facts: Facts) -> list[Findin
 
 def _possible(findings: Sequence[Finding], step_s: float) -> tuple[list[Finding], list[NotChecked]]:
     """The findings, without a price that no step can have: that is an error of ours, and said."""
-    kept: list[Finding] = []
+    possible: list[Finding] = []
     errors: list[NotChecked] = []
     for finding in findings:
         cost_s = finding.impact.s_per_step
@@ -166,10 +166,10 @@ def _possible(findings: Sequence[Finding], step_s: float) -> tuple[list[Finding]
                 f"{seconds(step_s)} is an internal error, please report it"
             )
             errors.append(NotChecked(rule=finding.rule, needs=needs))
-            kept.append(replace(finding, impact=Impact(), severity=Severity.NOTE))
+            possible.append(replace(finding, impact=Impact(), severity=Severity.NOTE))
         else:
-            kept.append(finding)
-    return kept, errors
+            possible.append(finding)
+    return possible, errors
 
 
 def _silence(
@@ -180,9 +180,9 @@ def _silence(
     A symptom that silenced findings explain goes with them.
     """
     by_id = {f.id: s for f in findings for s in config.silences if s.covers(f, today)}
-    kept = [
+    told = [
         replace(f, explained_by=tuple(i for i in f.explained_by if i not in by_id))
         for f in findings
         if f.id not in by_id and not (f.explained_by and set(f.explained_by) <= by_id.keys())
     ]
-    return kept, [f"{name} silenced: {silence.reason}" for name, silence in by_id.items()]
+    return told, [f"{name} silenced: {silence.reason}" for name, silence in by_id.items()]

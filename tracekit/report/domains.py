@@ -124,9 +124,9 @@ def rolled_up(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
             merged |= _by_host(of_rule, facts)
     result: list[Finding] = []
     for finding in findings:
-        kept = merged.get(finding.id, finding)
-        if kept not in result:
-            result.append(kept)
+        finding_left = merged.get(finding.id, finding)
+        if finding_left not in result:
+            result.append(finding_left)
     return result
 
 

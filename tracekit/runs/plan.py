@@ -139,8 +139,8 @@ def held_of(
             leaving.add(source.source_id)
             again.append(explain(file, columns))
     standing = tuple(s for s in previous.sources if s.source_id not in leaving)
-    kept, carried = _split_shards(previous, {s.source_id for s in standing}, leaving)
-    return Held(standing, kept, carried, tuple(again))
+    files_left, carried = _split_shards(previous, {s.source_id for s in standing}, leaving)
+    return Held(standing, files_left, carried, tuple(again))
 
 
 def _split_shards(
@@ -151,7 +151,7 @@ def _split_shards(
     for file in previous.files:
         if file.path.startswith("data/"):
             shards.setdefault(Path(file.path).parts[1], []).append(file)
-    kept: list[ShardFile] = []
+    files_left: list[ShardFile] = []
     carried: list[Carried] = []
     for shard, files in shards.items():
         spans = [
@@ -161,10 +161,10 @@ def _split_shards(
         ]
         ids = {i for span in spans for i in span}
         if ids.isdisjoint(leaving):
-            kept += files
+            files_left += files
         elif rest := tuple(sorted(ids.intersection(standing))):
             carried.append(Carried(shard, tuple(files), rest))
-    return tuple(kept), tuple(carried)
+    return tuple(files_left), tuple(carried)
 
 
 def is_older(source: SourceEntry) -> bool:

@@ -289,16 +289,16 @@ def _among_themselves(parts: Sequence[_Part], attempt: int | None, notes: list[s
 def _beside_traces(mine: _Part, parts: Sequence[_Part], notes: list[str]) -> None:
     """The traces are the job: what contradicts them is of another."""
     worlds = {s.world_size for s in mine.sources if s.world_size is not None}
-    kept = []
+    parts_left = []
     for part in parts:
         clash = _clash(mine.sign(), part.sign())
         if worlds and part.largest > max(worlds):
             clash = f"a communicator of {part.largest} ranks, and the traces' job has {max(worlds)}"
         if clash is None:
-            kept.append(part)
+            parts_left.append(part)
         else:
             _leave_out(part, clash, notes)
-    jobs, why = _jobs(kept)
+    jobs, why = _jobs(parts_left)
     if why is None:
         return
     alike = [

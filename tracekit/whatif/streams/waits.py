@@ -216,7 +216,7 @@ def _with_seen(
     for position, _, told in seen:
         known = agreed.get(position)
         if known is None or (told is not None and told not in known):
-            kept = more.setdefault(position, [*(known or ())])
-            if told is not None and told not in kept:
-                kept.append(told)
+            waits = more.setdefault(position, [*(known or ())])
+            if told is not None and told not in waits:
+                waits.append(told)
     return {**agreed, **more} if more else agreed

@@ -120,16 +120,16 @@ def _window(
 ) -> Window | None:
     common = sorted(set.intersection(*(set(s) for s in spans.values())))
     everything = sorted({s for steps in spans.values() for s in steps})
-    kept = unbroken(common, spans)
+    steps_here = unbroken(common, spans)
     of_ranks = {r: table.of(capture, r) for r in spans}
     rows = sum(len(ops.launch) for ops, _ in of_ranks.values())
     calls = sum(int((ops.call >= 0).sum()) for ops, _ in of_ranks.values())
     a_step = (rows / MAX_OPERATIONS + calls / MAX_EVENTS) / max(1, len(everything))
-    kept = kept[: max(1, int(max(0.0, room) / a_step))] if a_step > 0 else kept
-    if not kept or room <= 0:
+    steps_here = steps_here[: max(1, int(max(0.0, room) / a_step))] if a_step > 0 else steps_here
+    if not steps_here or room <= 0:
         return None
-    begins = {r: s[kept[0]][0] for r, s in spans.items()}
-    ends = {r: s[kept[-1]][1] for r, s in spans.items()}
+    begins = {r: s[steps_here[0]][0] for r, s in spans.items()}
+    ends = {r: s[steps_here[-1]][1] for r, s in spans.items()}
     inside = {
         r: (ops.launch >= begins[r]) & (ops.launch < ends[r]) for r, (ops, _) in of_ranks.items()
     }
@@ -150,11 +150,12 @@ def _window(
             for r, steps in spans.items()
         }
     base, previous = [], float(max(begins.values()))
-    for step in kept:
+    for step in steps_here:
         last = float(max(s[step][1] for s in spans.values()))
         base.append(last - previous)
         previous = last
-    window = Window(capture, kept, [s for s in everything if s not in kept], matched, {}, base)
+    dropped = [s for s in everything if s not in steps_here]
+    window = Window(capture, steps_here, dropped, matched, {}, base)
     numbers = np.array(sorted(matched), np.int64)
     for rank, (ops, _) in of_ranks.items():
         ops.call[~(np.isin(ops.call, numbers) & inside[rank])] = -1
@@ -167,8 +168,8 @@ def _window(
         waits = [
             (a + moved[rank], b + moved[rank], w) for a, b, w in stops.get((capture, rank), ())
         ]
-        edges = [spans[rank][s] for s in kept]
-        prepared.append(rank_rows(rank, ops, inside[rank], waits, edges, kept, matched))
+        edges = [spans[rank][s] for s in steps_here]
+        prepared.append(rank_rows(rank, ops, inside[rank], waits, edges, steps_here, matched))
     # Where the queue is always deep, no operation began as soon as it was launched.
     usual = min((p.latency_ns for p in prepared), default=0.0)
     for ready in prepared:

@@ -181,8 +181,8 @@ def places(con: duckdb.DuckDBPyConnection) -> Places:
 def believed_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamReplay | None:
     """The matched collectives, if their replay gives the measured time back."""
     try:
-        found = replay_of_calls(con)
-        return None if found.refused else found
+        replay = replay_of_calls(con)
+        return None if replay.refused else replay
     except InputError:
         return None
 
@@ -204,31 +204,31 @@ def whatif(
 def _whatif(con: duckdb.DuckDBPyConnection, dp: int | None, causes: Sequence[Cause]) -> WhatIf:
     if not has_pipeline(con):
         return replay_of_calls(con).analyse(causes)
-    found = _with_groups(con, replay_pipeline(con, dp))
-    coarse = believed_calls(con) if causes or found.refused else None
+    fine = _with_groups(con, replay_pipeline(con, dp))
+    coarse = believed_calls(con) if causes or fine.refused else None
     if coarse is None:
-        return replace(found, causes=replay_pipeline(con, dp, causes).causes) if causes else found
-    if found.refused:
+        return replace(fine, causes=replay_pipeline(con, dp, causes).causes) if causes else fine
+    if fine.refused:
         return coarse.analyse(causes)
     by_streams = [c for c in causes if isinstance(coarse, StreamReplay) and not uses_operations(c)]
     rest = [c for c in causes if c not in by_streams]
     results = {c.cause: c for c in replay_pipeline(con, dp, rest).causes}
     results |= {c.cause: c for c in (coarse.analyse(by_streams).causes if by_streams else ())}
-    return replace(found, causes=tuple(results[c.text] for c in causes))
+    return replace(fine, causes=tuple(results[c.text] for c in causes))
 
 
-def _with_groups(con: duckdb.DuckDBPyConnection, found: WhatIf) -> WhatIf:
+def _with_groups(con: duckdb.DuckDBPyConnection, fine: WhatIf) -> WhatIf:
     """The same with every rank that recorded operations: of a tensor-parallel group, which computes
     together, the first stands for all."""
-    job = found.pipeline
+    job = fine.pipeline
     if job is None:
-        return found
+        return fine
     by_rank = {
         int(rank): job.slowdown_of(stage, dp)
         for rank, stage, dp in con.execute(_MEMBERS).fetchall()
         if stage in job.slowdown_by_stage and dp in job.slowdown_by_dp
     }
-    return replace(found, slowdown_by_rank=by_rank)
+    return replace(fine, slowdown_by_rank=by_rank)
 
 
 class RankReplay:
@@ -256,10 +256,10 @@ class RankReplay:
         if not has_pipeline(self._con):
             return None
         try:
-            found = replay_pipeline(self._con)
+            fine = replay_pipeline(self._con)
         except InputError:
             return None
-        return None if found.refused else _with_groups(self._con, found)
+        return None if fine.refused else _with_groups(self._con, fine)
 
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks did what their peers do."""
@@ -296,10 +296,10 @@ class RankReplay:
     def saved_by_operations_ns(self, rank: int) -> float | None:
         """ns a step that would be saved if this rank of a pipeline computed as its peers do."""
         try:
-            found = replay_pipeline(self._con)
-            job = found.pipeline
+            fine = replay_pipeline(self._con)
+            job = fine.pipeline
             ratio = job and job.judgement.symptoms.peer_ratio_by_rank.get(rank)
-            if found.refused or not ratio:
+            if fine.refused or not ratio:
                 return None
             cause = parse_scale(f"rank={rank}:compute={1 / ratio:.9f}")
             return replay_pipeline(self._con, causes=[cause]).causes[0].saved_s_per_step * 1e9

@@ -64,12 +64,12 @@ def _json(source: SourceFile, sink: Sink) -> tuple[int, str | None]:
     at = number = odd = left_out = place = 0
     while (at := _start(text, at)) < len(text):
         try:
-            found, at = decoder.raw_decode(text, at)
+            threads, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             problem = problem or f"what stands at character {at} is no JSON: {type(error).__name__}"
             break
         numbers: dict[object, int] = {}
-        for thread in found if isinstance(found, list) else [found]:
+        for thread in threads if isinstance(threads, list) else [threads]:
             place += 1
             row = _thread(thread)
             if row is None:

@@ -43,9 +43,9 @@ def sniff(head: bytes) -> Recognition | None:
     head = head.removeprefix(b"\xef\xbb\xbf")
     if b"Thread " not in head and b"Current thread " not in head:
         return None
-    found = [line for line in head.split(b"\n")[:_LOOKED_AT] if line.strip()]
-    kinds = [_LINE.match(line) for line in found]
+    lines = [line for line in head.split(b"\n")[:_LOOKED_AT] if line.strip()]
+    kinds = [_LINE.match(line) for line in lines]
     of_stacks = [m for m in kinds if m is not None]
-    if not any(m["begin"] for m in of_stacks) or len(of_stacks) < _LEAST_SHARE * len(found):
+    if not any(m["begin"] for m in of_stacks) or len(of_stacks) < _LEAST_SHARE * len(lines):
         return None
     return Recognition("stacks", "stacks of a process's threads", NAME)

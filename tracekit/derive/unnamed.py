@@ -382,12 +382,12 @@ def _taken_apart(together: _Messages, kernels: _Kernels | None) -> _Messages:
         return apart
     launches, is_forward = _work(kernels)
     gaps = np.searchsorted(launches, together.launch)
-    found = [
+    by_role = [
         halves for role in _ROLES if (halves := _halves(gaps.tolist(), is_forward, role))
     ]  # fmt: skip
-    if len(found) != 1:
+    if len(by_role) != 1:
         return apart
-    for row, ops in enumerate(found[0]):
+    for row, ops in enumerate(by_role[0]):
         for op in ops:
             apart.op.append(op)
             apart.launch.append(together.launch[row])
@@ -421,7 +421,7 @@ def _halves(
         begins = ends = ""
     # Between a forward and a backward there is a gap whether or not a message fills it.
     turns = 1 + np.flatnonzero(np.diff(is_forward))
-    found: list[tuple[str, ...]] = []
+    told: list[tuple[str, ...]] = []
     for gap in sorted({*gaps, *(turn for turn in turns.tolist() if first < turn < last)}):
         before = begins if gap == first else ways[gap - 1]
         after = ends if gap == last else ways[gap]
@@ -430,8 +430,8 @@ def _halves(
         if count > len(halves) or (halves and not count):
             return None
         # One is both halves; of two the first is the send.
-        found += [tuple(halves)] if count == 1 else [(half,) for half in halves]
-    return found
+        told += [tuple(halves)] if count == 1 else [(half,) for half in halves]
+    return told
 
 
 def _marks_by_work(messages: _Messages, kernels: _Kernels) -> Marks:

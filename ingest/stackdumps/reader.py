@@ -28,6 +28,8 @@ _KEY = re.compile(
 MAX_THREADS = 200_000
 """Threads of one file that are kept: every rank of a large job with all of its threads."""
 MAX_DUMP_THREADS = 4096
+MAX_HELD_FRAMES = 1_000_000
+"""Frames of the dumps that are not at their end; beyond, all of them are ended."""
 MAX_OPEN = 4096
 """Dumps that are printed into each other at a time: one a rank."""
 MAX_PREFIX_BYTES = 200
@@ -109,7 +111,7 @@ class StackReader:
         self._asked: dict[bytes, tuple[int, bytes]] = {}
         """Processes that a line named, whose dump may begin in the next one."""
         self._rows: list[tuple[object, ...]] = []
-        self._left_out = 0
+        self._held = self._left_out = 0
         self._number = 0
         self.count = 0
         """Threads so far."""
@@ -217,7 +219,13 @@ class StackReader:
         is_of_it = _TAKEN[self._dumps[prefix].format](self._reading[prefix], line[len(prefix) :])
         if not is_of_it:
             self._close(prefix)
-        return is_of_it
+            return False
+        self._held += 1
+        if self._held > MAX_HELD_FRAMES:
+            for held in [*self._dumps]:
+                self._end(held)
+            self._held = 0
+        return True
 
     def _version(self, line: bytes, asked: dict[bytes, tuple[int, bytes]]) -> bool:
         """Whether py-spy's dump of a process begins: its second line says so, and the first may
@@ -255,6 +263,7 @@ class StackReader:
             for thread in dump.threads:
                 thread.is_main = thread is dump.threads[-1]
         told = [t for t in dump.threads if t.frames]
+        self._held = max(0, self._held - sum(len(t.frames) for t in told))
         self._number += bool(told)
         for thread in told:
             self._keep(dump, thread)

@@ -13,7 +13,7 @@ from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import IngestOptions, ingestor, recognise
 from tracekit.ingest.files import source_file
-from tracekit.ingest.stackdumps import frames
+from tracekit.ingest.stackdumps import frames, reader
 
 STACKS = Path(__file__).parents[2] / "fixtures" / "stacks"
 IN_LOADER = [
@@ -246,3 +246,16 @@ def test_a_file_that_breaks_off_keeps_what_it_has() -> None:
     sink = made(whole + whole[:-30], "d.json")
     assert len(sink.rows("thread_stack")) == 1
     assert sink.facts["status"] == "partial"
+
+
+def test_what_never_ends_is_let_go_before_it_fills_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "MAX_HELD_FRAMES", 20)
+    kept = reader.StackReader(MemorySink())
+    for n in range(100):
+        kept.take(b"[rank%d]: Thread 0x%x (most recent call first):" % (n, n), 2 * n + 1)
+        kept.take(b'[rank%d]:   File "a.py", line 1 in f' % n, 2 * n + 2)
+    assert kept.count == 84  # each time that 21 frames were held
+    kept.finish()
+    assert kept.count == 100

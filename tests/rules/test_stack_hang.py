@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tracekit
-from nccl_rules import BEHIND, Build, findings, text, timeout, with_traces
+from nccl_rules import BEHIND, Build, findings, progress, text, timeout, with_traces
 from tracekit.findings import Finding, Severity
 from tracekit.rules import rule
 from tracekit.rules.base import Facts, RuleOutcome
@@ -148,6 +148,14 @@ def test_stacks_against_what_logs_say_are_told(build: Build) -> None:
     assert finding.scope.ranks == (1,)
     assert finding.confidence.level == "possible"
     assert len(finding.counter_evidence) == 1
+
+
+def test_of_two_that_logs_blame_one_that_waits_is_no_agreement(build: Build) -> None:
+    lines = [*(timeout(r) for r in (0, 3)), progress(0, 9, 8), progress(1, 8, 7), progress(2, 8, 7)]
+    rows = [*others(0, 2, 3), stood(1, "input", LOADER)]
+    (finding,) = findings("collective-hang", with_traces(build(text(lines)), rank_stacks=rows))
+    assert finding.scope.ranks == (1, 2)
+    assert finding.confidence.level == "possible"
 
 
 @pytest.mark.parametrize(("dumped", "named"), [(range(4), (2,)), ((0, 1, 3), ())])

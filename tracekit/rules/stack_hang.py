@@ -229,7 +229,8 @@ def seen(facts: Facts, finding: Finding) -> Finding:
         said = replace(evidence, name=f"stacks say otherwise: {evidence.name}")
         return replace(finding, counter_evidence=(*finding.counter_evidence, said))
     is_one = len(away) == 1 and all(p.is_waiting for p in (*rest, *known) if p is not away[0])
-    if not away or not (finding.scope.ranks or is_one):
+    is_same = len(away) == len(known) if finding.scope.ranks else is_one
+    if not away or not is_same:
         return finding
     shown = listed([f"{p.name} {p.where}" for p in away[:MAX_NAMED]])
     told = replace(

@@ -22,7 +22,7 @@ MAX_LINE_BYTES = 400
 
 WORDS = (
     b"heckpoint", b"valid", b"Valid", b"eval", b"Eval", b"val loss", b"garbage", b"Garbage",
-    b"[GC]", b"[Torch] Saved",
+    b"[GC]", b"[Torch] Saved", b"saving model to",
 )  # fmt: skip
 _KEYS = any_of(WORDS)
 _KEY = re.compile(_KEYS.encode())
@@ -36,14 +36,17 @@ _SAYS = tuple(
         (
             "checkpoint-save",
             rb"\b(?:sav(?:e|ing|ed)|writ(?:ing|ten)|wrote|stor(?:ing|ed))\b.{0,60}\bcheckpoint"
-            rb"|\bcheckpoint(?:s|ing)?\b.{0,60}\b(?:sav(?:e|ing|ed)|written|stored)\b"
+            rb"|(?<!gradient )(?<!activation )\bcheckpoint(?:s|ing)?\b.{0,60}"
+            rb"\b(?:sav(?:e|ing|ed)|written|stored)\b|, saving model to '"
             rb"|\b(?:sav(?:ing|ed)) .{0,120}[/_-](?:checkpoint|global_step)",
         ),
         (
             "evaluation",
             rb"\b(?:validation|eval(?:uation)?|val)[ _/-]?(?:loss|ppl|perplexity|accuracy|metrics)"
             rb"|\bvalidate step\b|\b(?:running|begin|start|starting) (?:evaluation|validation)"
-            rb"|\b(?:evaluating|validating)\b|\bvalidation dataloader\b",
+            rb"|\b(?:evaluating|validating)\b|\bvalidation dataloader\b"
+            rb"|\bvalidation: iteration \d|\bevaluate \.{3}"
+            rb"|\b(?:evaluation|validation) (?:done|finished|completed?|took)\b",
         ),
         ("collection", rb"\[GC\]|\bgarbage collect"),
     )

@@ -28,12 +28,16 @@ LINES = {
     "saving checkpoint to out": SAVE,
     "Saved a checkpoint at step 500.": SAVE,
     "checkpoint written in 12.5 s": SAVE,
+    "Epoch 0, global step 100: 'val_loss' reached 2.1, saving model to '/x/a.ckpt' as top 1": SAVE,
     " loading checkpoint from /ckpt at iteration 500": LOAD,
     "Resuming from checkpoint /ckpt/500": LOAD,
     " validation loss at iteration 500 | lm loss value: 5.1E+00 | ": EVALUATION,
     "***** Running Evaluation *****": EVALUATION,
     "step 250: train loss 2.1034, val loss 2.2210": EVALUATION,
     "[titan] validate step: 500  loss:  7.1": EVALUATION,
+    "Validation: iteration 1/10": EVALUATION,
+    "    evaluate .......................................: (1004.2, 1012.1)": EVALUATION,
+    "evaluation took 12.5 s": EVALUATION,
     "{'eval_loss': 2.1, 'eval_runtime': 3.2}": EVALUATION,
     "[GC] Performing periodical GC collection. 0.85 seconds": COLLECTION,
     "INFO: garbage collection took 0.4 s": COLLECTION,
@@ -42,6 +46,7 @@ LINES = {
     "  eval_interval ................... 250": None,
     "building train, validation, and test datasets": None,
     "activation checkpointing is on": None,
+    "gradient checkpointing is enabled: memory is saved": None,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a scheduler says of a job: records of Slurm.
+"""What a scheduler says of a job: records of Slurm, pods and events of Kubernetes.
 
 They become rows of ``log_event``, which query ``failures`` reads beside what the job printed.
 """
@@ -27,4 +27,23 @@ class _Slurm:
         slurm.read(source, sink)
 
 
-SCHEDULERS = (_Slurm(),)
+class _Kubernetes:
+    """``kubectl get pods`` and ``events`` (JSON, YAML, tables), ``kubectl describe pod``."""
+
+    name = "kubernetes"
+    version = 1
+
+    def sniff(self, head: bytes, name: str) -> Recognition | None:
+        """Recognise a file that holds nothing but such objects."""
+        from tracekit.ingest.schedulers import kubernetes
+
+        return kubernetes.sniff(head)
+
+    def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
+        """Read the pods and events into ``log_event``."""
+        from tracekit.ingest.schedulers import kubernetes
+
+        kubernetes.read(source, sink)
+
+
+SCHEDULERS = (_Slurm(), _Kubernetes())

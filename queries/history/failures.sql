@@ -14,7 +14,7 @@
 -- column: launch INTEGER : Launch of the job that it ended, from 1; each restart is one.
 -- column: rank INTEGER : Rank of the process; null where no line says so.
 -- column: local_rank INTEGER : Its number on its host; null where no line says so.
--- column: task VARCHAR : Task or tasks of Slurm; null elsewhere.
+-- column: task VARCHAR : Task or tasks of Slurm, or pod/NAME of Kubernetes; null elsewhere.
 -- column: host VARCHAR : Its host; null where unknown.
 -- column: time_ns BIGINT : When its launcher saw it; null where no line says so.
 -- column: exit_code INTEGER : Its exit code; null where a signal ended it, or unsaid.
@@ -31,7 +31,7 @@
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
 -- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
---     cancelled, preempted, deadline, node failure, out of memory; null: this is a process.
+--     cancelled, preempted, evicted, deadline, node failure, out of memory; null: this is a process.
 -- column: source_id INTEGER : File.
 -- column: place BIGINT : First line that tells of it.
 WITH
@@ -81,7 +81,7 @@ WITH
         WHERE
             code IN (
                 'python-exception', 'fatal-signal', 'worker-exit', 'worker-failed', 'task-ended',
-                'oom-kill'
+                'oom-kill', 'pod-ended'
             )
             AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
             AND (
@@ -161,6 +161,7 @@ WITH
             first(function ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS function,
             coalesce(bool_or(is_root), false) AS is_root,
             bool_or(code IN ('worker-exit', 'worker-failed')) AS is_seen,
+            bool_and(code = 'pod-ended') AS is_pod,
             coalesce(any_value(memory_of), any_value(kernel_memory_of)) AS memory_of,
             min_by(source_id, place) AS source_id,
             min(place) AS place
@@ -229,7 +230,13 @@ WITH
             AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
     ),
     scheduled AS (
-        SELECT source_id, place, time_ns, said['why'] AS why, said['host'] AS host
+        SELECT
+            source_id,
+            place,
+            time_ns,
+            said['why'] AS why,
+            said['host'] AS host,
+            said['task'] AS task
         FROM job_states
         -- What has not ended has no time, and is later than what has.
         QUALIFY
@@ -264,6 +271,8 @@ WITH
                 WHEN f.exception IS NOT NULL THEN 'nothing'
                 WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)
                     THEN 'terminated'
+                -- Where a pod is deleted, what does not heed the first signal is killed.
+                WHEN f.is_pod AND f.signal = 'SIGKILL' THEN 'terminated'
                 ELSE 'nothing'
             END AS follows,
             f.is_root,
@@ -277,12 +286,20 @@ WITH
         LEFT JOIN cancelled USING (source_id)
         -- How a task ended after its step was cancelled says nothing of itself.
         WHERE
-            f.task IS NULL
-            OR cancelled.place IS NULL
-            OR cancelled.place > f.place
-            OR f.exception IS NOT NULL
-            OR f.memory_of IS NOT NULL
-            OR coalesce(f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143), false)
+            (
+                f.task IS NULL
+                OR cancelled.place IS NULL
+                OR cancelled.place > f.place
+                OR f.exception IS NOT NULL
+                OR f.memory_of IS NOT NULL
+                OR coalesce(f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143), false)
+            )
+            -- A container ends with its processes: where logs tell of these, they say more.
+            AND (
+                NOT f.is_pod
+                OR f.memory_of IS NOT NULL
+                OR NOT EXISTS (SELECT 1 FROM filled AS o WHERE NOT o.is_pod)
+            )
     )
 SELECT
     launch,
@@ -310,6 +327,7 @@ FROM (
     UNION ALL BY NAME
     SELECT
         (SELECT coalesce(max(launch + CAST(is_resumed AS INTEGER)), 1) FROM told) AS launch,
+        task,
         host,
         time_ns,
         'nothing' AS follows,

@@ -198,3 +198,38 @@ def test_an_earlier_launch_is_judged_without_the_scheduler() -> None:
     last, before = found(outlived, scheduled("time limit", launch=2))
     assert last.scope.ranks == ()
     assert (before.scope.ranks, before.severity) == ((1,), Severity.MAJOR)
+
+
+def pod(name: str, follows: str = "nothing", **more: Any) -> Row:
+    return failed(None, follows, task=f"pod/{name}", host=f"host-{name}") | more
+
+
+def test_the_pod_that_ended_first_is_named() -> None:
+    (finding,) = found(
+        pod("w-1", time_ns=200, exit_code=1, place=2),
+        pod("w-0", time_ns=205, exit_code=1, place=1),
+        pod("w-2", "terminated", time_ns=100, signal="SIGTERM", place=3),
+    )
+    assert finding.summary.startswith("Pod w-1 on host-w-1 failed first")
+    assert finding.scope.hosts == ("host-w-1",)
+    assert finding.confirm[0].startswith("kubectl describe pod/w-1")
+
+
+@pytest.mark.parametrize("time_ns", [None, 200])
+def test_of_pods_that_no_time_tells_apart_none_is_blamed(time_ns: int | None) -> None:
+    rows = [pod(f"w-{n}", time_ns=time_ns, memory_of="cgroup", place=n) for n in range(12)]
+    (finding,) = found(*rows)
+    assert finding.scope.hosts == ()
+    assert len(finding.candidates.hosts) == 12
+    assert "w-7" in finding.summary
+    assert "or 4 others" in finding.summary
+
+
+def test_an_eviction_explains_the_pods_that_ended_with_it_and_none_before() -> None:
+    evicted = scheduled("evicted", task="pod/w-0", host="a", time_ns=300)
+    (finding,) = found(pod("w-1", time_ns=301, exit_code=1), evicted)
+    assert "one of its pods was evicted" in finding.summary
+    assert finding.scope.hosts == ()
+    assert finding.confirm[0].startswith("kubectl describe pod/w-0")
+    (before,) = found(pod("w-1", time_ns=299, exit_code=1), evicted)
+    assert before.summary.startswith("Pod w-1 on host-w-1 failed first")

@@ -88,6 +88,7 @@ CONSTANTS = {
         absent.MAX_NAMED stack_hang.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
         facts.MAX_CANDIDATES facts.MAX_PLACES facts.MAX_READINGS stalls.MAX_PLACES
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
+        first_failure.MAX_NAMED
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES history.SHOWN_EPISODES signals.SHOWN_ERRORS
         text.MAX_LINES text.SHOWN_FINDINGS job_words.SHOWN_BEYOND
         unchecked.SHOWN_TOPICS unchecked.SHOWN_SOURCES unchecked.SHOWN_RULES

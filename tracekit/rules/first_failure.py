@@ -27,7 +27,8 @@ When this is wrong
 Source
     PyTorch, torch/distributed/elastic/multiprocessing/errors (the summary of failures); real logs
     of torchrun 2.13 in fixtures/logs; Slurm, slurmstepd, srun,
-    sacct(1) and scontrol(1) of 23.11; Linux, mm/oom_kill.c.
+    sacct(1) and scontrol(1) of 23.11; Linux, mm/oom_kill.c; Kubernetes 1.31, Pod lifecycle,
+    Disruptions and Node-pressure eviction.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ _ENDED_FOR = {
     "deadline": "its deadline was reached",
     "cancelled": "it was cancelled",
     "preempted": "it was preempted by another job",
+    "evicted": "one of its pods was evicted",
     _NODE_FAILURE: "a node failed",
     _OUT_OF_MEMORY: "memory ran out in one of its steps",
 }
@@ -59,11 +61,15 @@ _WORDS = {
     "host_memory": "host memory ran out",
     "disk_full": "no space was left on a device",
 }
+_POD = "pod/"
 _MORE_MEMORY = "find what took the memory (workers, caches, pinned copies), or raise the limit"
 _OWNERS: dict[str, Owner] = {
     "host_memory": "platform", "disk_full": "platform", "gpu_memory": "model",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
 }  # fmt: skip
+
+
+MAX_NAMED = 8
 
 
 class FirstFailureThresholds(Thresholds):
@@ -107,6 +113,8 @@ def _firsts(rows: Sequence[Row]) -> list[Row]:
     times = [r["time_ns"] for r in seen if r["time_ns"] is not None]
     if times:
         return [r for r in seen if r["time_ns"] in (None, min(times))]
+    if any(map(_is_pod, seen)):
+        return [r for r in seen if _is_pod(r)]  # no order of pods is one in time
     files = {r["source_id"] for r in seen}
     return [min((r for r in seen if r["source_id"] == f), key=_place) for f in sorted(files)]
 
@@ -119,9 +127,14 @@ def _is_sent(row: Row, by: Row | None) -> bool:
         and not row["is_resumed"]
         and row["exception"] is None
         and row["memory_of"] is None
+        and not (_is_pod(row) and _is_before(row, by))
         # What a task exits with is up to how its program takes a termination.
         and (row["task"] or row["signal"] in _SENT or row["exit_code"] in _SENT_CODES)
     )
+
+
+def _is_before(row: Row, by: Row) -> bool:
+    return None not in (row["time_ns"], by["time_ns"]) and row["time_ns"] < by["time_ns"]
 
 
 def _is_short_of_memory(row: Row, by: Row | None) -> bool:
@@ -159,13 +172,21 @@ def _scheduled(facts: Facts, by: Row, rows: list[Row]) -> Finding:
         least=_LEAST.get(why, Severity.MINOR),
         owner="hardware" if why == _NODE_FAILURE else "platform",
         place=None if host else f"scheduler-{'-'.join(why.split())}",
-        confirm=(_confirm_scheduled(why, host),),
+        confirm=(_confirm_pod(by) if _is_pod(by) else _confirm_scheduled(why, host),),
         remedy=(_remedy_scheduled(why),),
     )
 
 
 def _scheduler_says(by: Row) -> str:
     return f"The job's scheduler says that {_ENDED_FOR.get(by['scheduler'], safe(by['scheduler']))}"
+
+
+def _is_pod(row: Row) -> bool:
+    return row["task"] is not None and row["task"].startswith(_POD)
+
+
+def _confirm_pod(by: Row) -> str:
+    return f"kubectl describe {safe(by['task'])}; kubectl get events --sort-by=.lastTimestamp"
 
 
 def _confirm_scheduled(why: str, host: str | None) -> str:
@@ -186,6 +207,8 @@ def _remedy_scheduled(why: str) -> str:
         return (
             "ask who cancelled it, and why; what had gone wrong before stands in the job's output"
         )
+    if why == "evicted":
+        return "ask for what the pod uses (requests and limits); save often enough to lose little"
     return "save when the scheduler warns (sbatch --signal), and let the job go on by --requeue"
 
 
@@ -227,7 +250,9 @@ def _finding(
     first = firsts[0]
     ranks = sorted({r["rank"] for r in firsts if r["rank"] is not None})
     hosts = sorted({r["host"] for r in firsts if r["host"] is not None})
-    names = " or ".join(dict.fromkeys(map(_name, firsts)))
+    named = [*dict.fromkeys(map(_name, firsts))]
+    more = [f"{len(named) - MAX_NAMED} others"] if len(named) > MAX_NAMED else []
+    names = " or ".join(named[:MAX_NAMED] + more)
     summary = f"{sentence(names)} failed first{where}: {_how(first)}."
     others = sorted({r["rank"] for r in victims if r["rank"] is not None})
     if others:
@@ -254,7 +279,7 @@ def _finding(
         least=least,
         owner=_owner(first),
         candidates=None if is_one else Candidates(
-            ranks=tuple(ranks), hosts=tuple(hosts), why="their launchers saw them in one second"
+            ranks=tuple(ranks), hosts=tuple(hosts), why="no time tells them apart"
         ),
         place=None if ranks and is_one else "-".join(_name(first).split()),
         confirm=(_confirm(first),),
@@ -272,7 +297,8 @@ def _name(row: Row) -> str:
     if row["rank"] is not None:
         return f"rank {row['rank']}{on}"
     if row["task"] is not None:
-        return f"task {safe(row['task'])}{on}"
+        pod = row["task"].removeprefix(_POD)
+        return f"{'pod' if _is_pod(row) else 'task'} {safe(pod)}{on}"
     if row["local_rank"] is not None:
         return f"local rank {row['local_rank']}{on or ' of its host'}"
     return f"a process{on} that the log does not name"
@@ -305,6 +331,8 @@ def _owner(row: Row) -> Owner:
 
 def _confirm(row: Row) -> str:
     host = f" on {safe(row['host'])}" if row["host"] else " on its host"
+    if _is_pod(row):
+        return f"kubectl describe {safe(row['task'])}; kubectl logs --previous {safe(row['task'])}"
     if row["exception"] and not row["memory_of"]:
         return f"the lines from {row['place']} on in the log: what the exception says"
     return f"dmesg -T | grep -iE 'killed process|segfault|xid'{host}, for that time"

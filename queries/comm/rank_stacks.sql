@@ -27,9 +27,10 @@
 -- column: place BIGINT : Its place there.
 -- column: attempt INTEGER : Attempt of the job; null for stacks alone.
 WITH
-    kinds AS (
+    -- Ranks that do the same have the same stacks, so few of them differ.
+    kinds AS MATERIALIZED (
         SELECT
-            *,
+            frames,
             list_transform(
                 frames,
                 lambda f: CASE
@@ -101,9 +102,9 @@ WITH
                         THEN 'backward'
                 END
             ) AS kinds
-        FROM thread_stack
+        FROM (SELECT DISTINCT frames FROM thread_stack WHERE frames IS NOT NULL)
     ),
-    threads AS (
+    told AS MATERIALIZED (
         SELECT
             *,
             -- Of a null it would be the first null's place.
@@ -123,6 +124,11 @@ WITH
                 lambda f: regexp_replace(f, '^[^ ]*\.([^ .]+ \()', '\1')
             ) AS shape
         FROM kinds
+    ),
+    threads AS (
+        SELECT s.*, told.kinds, told.told_by, told.shape
+        FROM thread_stack AS s
+        JOIN told USING (frames)
     ),
     mains AS (
         SELECT

@@ -36,8 +36,8 @@ WITH
                 lambda f: CASE
                     WHEN regexp_matches(
                         f,
-                        'torch/distributed/(elastic/(agent|multiprocessing|metrics)|launcher'
-                        || '|run\.py)|_worker_loop \(torch/utils/data/'
+                        -- Not elastic/multiprocessing: @record wraps a rank's own main.
+                        'torch/distributed/(elastic/agent/|launcher/|run\.py)|_worker_loop \(torch/utils/data/'
                         || '|multiprocessing/(resource_tracker'
                         || '|forkserver)|accelerate/commands/|deepspeed/launcher/'
                         || '|torch/_inductor/compile_worker/'

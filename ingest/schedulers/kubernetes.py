@@ -121,13 +121,13 @@ def sniff(head: bytes) -> Recognition | None:
     """Recognise what kubectl prints of pods and events."""
     text = head.decode("utf-8", "replace").removeprefix("\ufeff").lstrip()
     if text[:1] == "{":
-        is_ours = '"apiVersion"' in text and _KINDS.search(text)
+        is_ours = '"apiVersion"' in text and _KINDS.search(text) is not None
     elif _TEXT_HEAD.match(text):
         is_ours = True
     elif _DESCRIBED.match(text):
         is_ours = "\nNamespace: " in text and "\nNode: " in text
     else:
-        is_ours = _API.search(text) and _YAML_KINDS.search(text)
+        is_ours = _API.search(text) is not None and _YAML_KINDS.search(text) is not None
     return Recognition(NAME, "pods or events as kubectl prints them", NAME) if is_ours else None
 
 

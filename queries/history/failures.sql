@@ -240,7 +240,8 @@ WITH
         FROM job_states
         -- What has not ended has no time, and is later than what has.
         QUALIFY
-            min(said['job']) OVER () = max(said['job']) OVER ()
+            -- Of events alone nothing names the job.
+            min(said['job']) OVER () IS NOT DISTINCT FROM max(said['job']) OVER ()
             AND row_number() OVER (ORDER BY time_ns DESC NULLS FIRST, place DESC, source_id) = 1
     ),
     last_steps AS (

@@ -181,6 +181,15 @@ def test_a_stretch_at_another_level_begins_and_ends_at_its_steps(ratio: float, k
     assert stretch["dur_ns"] / stretch["usual_ns"] == pytest.approx(ratio, abs=0.002)
 
 
+def test_a_slow_stretch_in_the_middle_may_take_more_time_than_either_side() -> None:
+    durs = noisy(1200)
+    durs[500:800] = [d * 2.4 for d in durs[500:800]]
+    (stretch,) = told(lines(durs))[1]
+    assert stretch["kind"] == "slow"
+    assert (stretch["first_step"], stretch["last_step"]) == (501, 800)
+    assert stretch["usual_ns"] == pytest.approx(SECOND, rel=0.01)
+
+
 def test_a_job_that_begins_with_its_faster_steps_has_risen() -> None:
     durs = noisy(10_000)
     durs[:2000] = [d * 0.9 for d in durs[:2000]]

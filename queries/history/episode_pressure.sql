@@ -110,8 +110,9 @@ WITH
     usual AS (
         SELECT
             kind, first_step, last_step, host, own_source_id, cgroup, resource,
-            sum(some_amount) / nullif(sum(base), 0) AS usual_ratio,
-            max(some_amount / nullif(base, 0)) AS usual_worst_ratio,
+            -- Of a quota that was not set no period passes, and none runs out.
+            if(sum(base) = 0, 0, sum(some_amount) / sum(base)) AS usual_ratio,
+            max(if(base = 0, 0, some_amount / base)) AS usual_worst_ratio,
             CAST(sum(free_ns) AS BIGINT) AS usual_covered_ns
         FROM free
         GROUP BY ALL

@@ -374,8 +374,12 @@ class _Series:
         import numpy as np
 
         bounds = self._bounds()
-        spans = [float(self.taken[a:b].sum()) for a, b in bounds]
-        usual = float(np.median(self.dur[slice(*bounds[int(np.argmax(spans))])]))
+        spans = np.array([float(self.taken[a:b].sum()) for a, b in bounds])
+        heights = np.array([float(np.median(self.dur[a:b])) for a, b in bounds])
+        # A slow stretch parts what is usual in two, of which neither need be the longest.
+        alike = np.abs(heights - heights[:, None]) < MIN_LEVEL_RATIO * heights[:, None]
+        together = (alike * spans).sum(axis=1)
+        usual = float(heights[max(range(len(spans)), key=lambda i: (together[i], spans[i]))])
         rows = []
         for first, last in bounds:
             level = float(np.median(self.dur[first:last]))

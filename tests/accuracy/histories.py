@@ -38,11 +38,12 @@ NOISES = {
     "two lengths": Noise(long_ratio=0.2, long_factor=1.3, save_every=1000, save_steps=4.0),
 }  # fmt: skip
 FIRST = (
-    "Before anything was mended, on the tuning seeds 1200 to 1202: periodic-stall was named in 0 of "
-    "3 jobs, step-drift in 1 of 3 and its size right in none, profiler-overhead in 1 of 3; of one "
-    "job of short steps periodic-stall said that 97 % was lost, and of 9 healthy jobs 2 had "
+    "Before anything was mended, on the tuning seeds 1200 to 1202: periodic-stall was named in 0 "
+    "of 3 jobs, step-drift in 1 of 3 and its size right in none, profiler-overhead in 1 of 3; of "
+    "one job of short steps periodic-stall said that 97 % was lost, and of 9 healthy jobs 2 had "
     "stretches by chance. The classes: periods among hiccups, and two periods; a drift where hours "
-    "resemble each other; clocks of whole seconds beside stated durations; sequences of two lengths."
+    "resemble each other; clocks of whole seconds beside stated durations; sequences of two "
+    "lengths."
 )
 """What the bench said when it was first run."""
 NUMBER_ERROR = 0.15

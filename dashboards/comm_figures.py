@@ -66,7 +66,8 @@ def traffic(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     if not known:
         return None
     values = [v for r in known for v in (r["bytes_per_step"], r["expected_bytes"]) if v]
-    divisor, unit = look.byte_unit(max(values))
+    is_wide = max(values) / min(values) > LINEAR_RANGE
+    divisor, unit = (1.0, "B") if is_wide else look.byte_unit(max(values))
     figure = look.new_figure(1.25 + 0.3 * len(known))
     axes = figure.add_subplot()
     for i, r in enumerate(known):
@@ -90,14 +91,14 @@ def traffic(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
                 1.01, i, f"{r['observed_ratio']:.2f}x", transform=axes.get_yaxis_transform(),
                 va="center", fontsize=8.5, color=look.PALETTE["muted"],
             )  # fmt: skip
-    if max(values) / min(values) > LINEAR_RANGE:
-        look.log_scale(axes, "x")
+    if is_wide:
+        look.log_scale(axes, "x", look.amount_of_bytes)
     else:
         axes.set_xlim(0, max(values) / divisor * 1.06)
     axes.set_ylim(len(known) - 0.5, -0.5)
     names = [look.shown_name(f"{r['group_kind'] or UNKNOWN_GROUP}  {r['op']}") for r in known]
     axes.set_yticks(range(len(known)), names)
-    axes.set_xlabel(f"a rank sends in a step [{unit}]")
+    axes.set_xlabel("a rank sends in a step" + ("" if is_wide else f" [{unit}]"))
     look.grid(axes, "x")
     look.legend(figure, 2)
     first = known[0]

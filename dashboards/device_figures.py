@@ -26,6 +26,8 @@ MIN_MOMENTS = 2
 SHOWN_GPUS = 3
 """GPUs with a line of their own."""
 LINES = ("red", "blue", "green")
+UNNAMED_LINES = ("blue",)
+"""Of a GPU that no finding is about."""
 SCALES = {"Hz": (1e6, "MHz"), "0..1": (0.01, "%"), "degrees Celsius": (1.0, "°C")}
 NANOSECONDS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 NAMES = {
@@ -51,6 +53,14 @@ def slow_spans(breakdown: Sequence[Row]) -> list[tuple[int, int]]:
 def accused(gpus: Sequence[Row], findings: Sequence[Finding]) -> list[str]:
     """GPUs to draw: those of findings that counters gave evidence for, in their order; without any
     the one that is farthest from the median of all. ``gpus`` have gpu_id, rank and away_ratio."""
+    chosen = _named(gpus, findings)
+    if not chosen:
+        farthest = min(gpus, key=lambda r: (-(r["away_ratio"] or 0.0), r["gpu_id"]))
+        return [farthest["gpu_id"]]
+    return chosen[:SHOWN_GPUS]
+
+
+def _named(gpus: Sequence[Row], findings: Sequence[Finding]) -> list[str]:
     chosen: dict[str, None] = {}
     of_rank = {r["rank"]: r["gpu_id"] for r in gpus if r["rank"] is not None}
     known = {r["gpu_id"] for r in gpus}
@@ -58,10 +68,7 @@ def accused(gpus: Sequence[Row], findings: Sequence[Finding]) -> list[str]:
         if any((e.query or "").startswith("gpu_") for e in finding.evidence):
             chosen |= dict.fromkeys(g for g in finding.scope.devices if g in known)
             chosen |= dict.fromkeys(of_rank[r] for r in finding.scope.ranks if r in of_rank)
-    if not chosen:
-        farthest = min(gpus, key=lambda r: (-(r["away_ratio"] or 0.0), r["gpu_id"]))
-        chosen = {farthest["gpu_id"]: None}
-    return list(chosen)[:SHOWN_GPUS]
+    return list(chosen)
 
 
 def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
@@ -72,6 +79,7 @@ def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         return None
     counters = [c for c in NAMES if any(r["counter"] == c for r in series)]
     gpus = accused(series, findings)
+    is_named = bool(_named(series, findings))
     slow = slow_spans(rows["step_breakdown"])
     origin = min(r["start_ns"] for r in series)
     end = max(r["start_ns"] + r["moment_ns"] for r in series)
@@ -103,7 +111,7 @@ def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
                 [middle[t] for t in sorted(middle)],
                 color=look.PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)), label="median GPU",
             )  # fmt: skip
-        for gpu, colour in zip(gpus, LINES, strict=False):
+        for gpu, colour in zip(gpus, LINES if is_named else UNNAMED_LINES, strict=False):
             gpu_samples = [r for r in samples if r["gpu_id"] == gpu]
             axes.plot(
                 [(r["start_ns"] - origin) / 1e9 for r in gpu_samples],
@@ -121,6 +129,8 @@ def gpu_levels(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     count = max(r["gpus_count"] for r in series)
     told = [f"{labels[g]}: {_words(series, g, counters)}" for g in gpus]
     says = f"{plural(count, 'GPU')}. {'. '.join(told)}."
+    if count > 1 and not is_named:
+        says += " No finding is about it: it is the one farthest from the others."
     if slow:
         says += f" {plural(len(slow), 'slow step')} in that time."
     return Drawing(figure, says)
@@ -156,6 +166,11 @@ def _words(series: Sequence[Row], gpu: str, counters: Sequence[str]) -> str:
     return some(parts, len(parts))
 
 
+def named_links(findings: Sequence[Finding]) -> list[str]:
+    """Links that findings are about, as ``node:port``, in their order."""
+    return list(dict.fromkeys(link for f in findings for link in f.scope.links))
+
+
 def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     """What counters of ports grew by in each step, below the length of the steps: those of the
     findings' links first, then those that the query puts first."""
@@ -168,10 +183,9 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     )
     if not keys:
         return None
-    accused_links = {link for f in findings for link in f.scope.links}
+    named = set(named_links(findings))
     chosen = sorted(
-        series,
-        key=lambda s: (f"{s[0]}:{s[1]}" not in accused_links, series[s][0]["place_count"]),
+        series, key=lambda s: (f"{s[0]}:{s[1]}" not in named, series[s][0]["place_count"])
     )[:SHOWN_COUNTERS]
     place = {key: i for i, key in enumerate(keys)}
 

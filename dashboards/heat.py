@@ -22,8 +22,8 @@ Floats = NDArray[np.float64]
 GAP = 0.08
 """Of a cell, left free around it where there are few."""
 MAX_GAPPED_CELLS = 1_500
-MAX_NUMBERS = 150
-"""Cells that hold their number; more would not be readable."""
+MAX_NUMBERED = 40, 16
+"""Rows and columns of a map whose cells hold their numbers; more would not be readable."""
 
 
 def folded(values: Floats, rows: int, columns: int) -> tuple[Floats, int, int]:
@@ -73,7 +73,7 @@ def draw(
     axes.tick_params(length=0)
     for spine in axes.spines.values():  # blank cells need an edge to be seen as a map
         spine.set_visible(True)
-    if numbers is not None and values.size <= MAX_NUMBERS:
+    if numbers is not None and rows <= MAX_NUMBERED[0] and columns <= MAX_NUMBERED[1]:
         for i, j in np.argwhere(known).tolist():
             # The middle colours carry dark and light text alike badly; the ends carry one well.
             is_strong = level[i, j] >= look.FIRST_STRONG

@@ -86,10 +86,13 @@ def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | No
     stages = sorted({r["stage"] for r in placed})
     replicas = sorted({r["replica"] for r in placed})
     values = np.full((len(stages), len(replicas)), np.nan)
+    members: dict[tuple[int, int], list[int]] = {}
     for r in placed:
+        members.setdefault((r["stage"], r["replica"]), []).append(r["rank"])
         if r["ratio"] is not None:
             # As the cells show it: what reads 1.00 is as pale as what is.
-            values[stages.index(r["stage"]), replicas.index(r["replica"])] = round(r["ratio"], 2)
+            at = stages.index(r["stage"]), replicas.index(r["replica"])
+            values[at] = np.fmax(values[at], round(r["ratio"], 2))
     if np.isnan(values).all():
         return None
     cells, down, across = heat.folded(values, look.MAX_ROWS, look.MAX_COLUMNS)
@@ -109,11 +112,20 @@ def stage_replicas(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | No
     axes.set_ylabel("stage" if down == 1 else f"stage (the worst of each {down})")
     axes.set_xlabel("replica" if across == 1 else f"replica (the worst of each {across})")
     most = max((r for r in placed if r["ratio"] is not None), key=lambda r: float(r["ratio"]))
-    says = (
-        f"{plural(len(stages), 'stage')} by {plural(len(replicas), 'replica')}. Rank "
-        f"{most['rank']} (stage {most['stage']}, replica {most['replica']}) computes longest: "
-        f"{most['ratio']:.2f} times the median rank."
-    )
+    together = members[most["stage"], most["replica"]]
+    says = f"{plural(len(stages), 'stage')} by {plural(len(replicas), 'replica')}. "
+    if len(together) == 1:
+        says += (
+            f"Rank {most['rank']} (stage {most['stage']}, replica {most['replica']}) computes "
+            f"longest: {most['ratio']:.2f} times the median rank."
+        )
+    else:
+        says += (
+            f"Stage {most['stage']} of replica {most['replica']} takes longest: "
+            f"{most['ratio']:.2f} times the median rank. Which of its "
+            f"{ranks_phrase(sorted(together), ()).lower()} is to blame does not show here: they "
+            "wait for each other meanwhile."
+        )
     return Drawing(figure, says)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +37,8 @@ KEY_EMS = 4.8
 """Of a legend: a key with the space around it, as Matplotlib has them."""
 MANY_DECADES = 1000.0
 """From this ratio of its ends on, a logarithmic axis has a tick a decade, below it three."""
+MAX_DECADES = 7
+"""Ticks of a logarithmic axis: of more decades, every second or third has one."""
 MAX_TICKS = 24
 MAX_ROWS = 96
 """Rows of a heat map; of more ranks, several share a row and the worst of them shows."""
@@ -256,18 +258,20 @@ def _legend_inches(names: Sequence[str], columns: int) -> float:
     return points / 72
 
 
-def log_scale(axes: Axes, which: str) -> None:
-    """A logarithmic axis (x or y) with plain numbers at its ticks: Matplotlib would write them as
-    mathematics, which is text here."""
+def log_scale(axes: Axes, which: str, words: Callable[[float], str] = number) -> None:
+    """A logarithmic axis (x or y) with plain numbers at its ticks, or these words: Matplotlib would
+    write them as mathematics, which is text here."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     low, high = axis.get_view_interval()
     axis.set_major_locator(
-        LogLocator(subs=(1.0, 2.0, 5.0) if high < MANY_DECADES * low else (1.0,))
+        LogLocator(
+            subs=(1.0, 2.0, 5.0) if high < MANY_DECADES * low else (1.0,), numticks=MAX_DECADES
+        )
     )
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
     axis.set_minor_formatter(NullFormatter())
 
 

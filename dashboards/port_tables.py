@@ -97,8 +97,11 @@ def port_levels(rows: Sequence[Row]) -> Table | None:
 
 
 def _name(row: Row) -> str:
-    """A counter with its direction; priorities, queues and lanes are places."""
-    return " ".join(filter(None, (row["counter"], row["direction"])))
+    """A counter with its direction, where its name does not begin with it; priorities, queues and
+    lanes are places."""
+    counter, direction = row["counter"], row["direction"]
+    is_told = not direction or counter.startswith(f"{direction}_")
+    return counter if is_told else f"{counter} {direction}"
 
 
 def _port(row: Row) -> str:

@@ -38,7 +38,7 @@ def kernels(rows: Sequence[Row]) -> Table | None:
             (f"{calls / len(ranks):,.4g}", f"{calls}"),
             (seconds(time / calls / 1e9), f"{time / calls:.3f}"),
             (seconds(longest / 1e9), f"{longest:.0f}"),
-            (f"{count:.0f}", f"{count:.0f}"),
+            (f"{count:,.0f}", f"{count:.0f}"),
         ]
         for (name, kind), (time, calls, longest, count) in most
     ]
@@ -87,7 +87,7 @@ def parts(rows: Sequence[Row]) -> Table | None:
         caption="What a mean step goes into on the host, by self time, mean of all ranks "
         "(query self_time)",
         columns=(
-            ("Name", "path"), ("Kind", ""), ("Share of the step", "n"), ("A step", "n"),
+            ("Name", "path"), ("Kind", ""), ("Share of the step", "n"), ("Time a step", "n"),
             ("Calls a step", "n"), ("Longest", "n"),
         ),
         rows=[
@@ -159,7 +159,7 @@ def modules(rows: Sequence[Row]) -> Table | None:
         caption="Modules and named ranges, mean of all ranks, over all that was captured (query "
         f"module_summary){_left(len(sums) - MAX_MODULES)}",
         columns=(
-            ("Within each other", "path"), ("Depth", "n"), ("Calls", "n"), ("Device", "n"),
+            ("Module or range", "path"), ("Depth", "n"), ("Calls", "n"), ("Device", "n"),
             ("Device, own", "n"), ("Host", "n"), ("Host, own", "n"),
         ),
         rows=[

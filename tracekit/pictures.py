@@ -36,6 +36,7 @@ def rows_for(
     only the series are kept that a figure draws.
     """
     from tracekit import catalog, traffic
+    from tracekit.dashboards.device_figures import named_links
 
     filled = answers.with_domains(filled)
     rows: dict[str, Sequence[Mapping[str, Any]]] = dict.fromkeys(names, ())
@@ -45,6 +46,10 @@ def rows_for(
         if name == "gpu_series":
             series = catalog.run(answers.con([catalog.find(name)]), name)
             return TableRows(_of_accused(series, findings))
+        links = named_links(findings)
+        if name == "port_steps" and links:
+            con = answers.con([catalog.find(name)])
+            return TableRows(catalog.run(con, name, links="\n".join(links)))
         answered = answers.long(name)  # half of a page's queries a diagnosis has asked
         rows = answered if isinstance(answered, list) else TableRows(answered)
         return list(traffic.beside(rows, description)) if name == "traffic" else rows

@@ -1,13 +1,15 @@
 -- What counters of ports grew by in each steady step, for the few that most deserve a look.
 --
 -- Shows beside each other what network_correlation says in one number: whether a port paused,
--- dropped or waited in the steps that were slow. First come counters that go with slow steps, then
--- those of ports on the job's path, then those that stirred in most steps.
+-- dropped or waited in the steps that were slow. First come counters of the links that were asked
+-- for, what stirred on fewest ports first; then counters that go with slow steps, then those of
+-- ports on the job's path, then those that stirred in most steps.
 --
 -- reads: counter_step, network_correlation, net_sample
 -- needs: counter_step
 -- grain: attempt, node, port, counter, capture_id, step
 -- param: series_count BIGINT = 12 : Most counters.
+-- param: links VARCHAR = '' : Links whose counters come first, node:port, one a line.
 -- column: node VARCHAR : Switch or host that counts; null where unknown.
 -- column: port VARCHAR : Port or NIC.
 -- column: counter VARCHAR : Canonical name; its priorities and queues are added up.
@@ -26,6 +28,21 @@ WITH
         FROM counter_step
         GROUP BY attempt, node, port, counter
     ),
+    stirred AS (
+        SELECT
+            attempt,
+            node,
+            port,
+            counter,
+            count(*) OVER (PARTITION BY attempt, counter) AS ports_count
+        FROM counters
+        WHERE stirred_count > 0
+    ),
+    wanted AS (
+        SELECT attempt, node, port, counter, ports_count
+        FROM stirred
+        WHERE list_contains(string_split($links, chr(10)), concat(node, ':', port))
+    ),
     placed AS (
         SELECT
             counters.attempt,
@@ -37,6 +54,7 @@ WITH
             row_number() OVER (
                 PARTITION BY counters.attempt
                 ORDER BY
+                    wanted.ports_count NULLS LAST,
                     CASE correlation.verdict WHEN 'cause' THEN 0 WHEN 'symptom' THEN 1 ELSE 2 END,
                     coalesce(correlation.is_on_path, FALSE) DESC,
                     -- Bytes and packets move whenever the job does: they tell least.
@@ -53,6 +71,11 @@ WITH
             AND correlation.node IS NOT DISTINCT FROM counters.node
             AND correlation.port IS NOT DISTINCT FROM counters.port
             AND correlation.counter = counters.counter
+        LEFT JOIN wanted
+            ON wanted.attempt IS NOT DISTINCT FROM counters.attempt
+            AND wanted.node IS NOT DISTINCT FROM counters.node
+            AND wanted.port IS NOT DISTINCT FROM counters.port
+            AND wanted.counter = counters.counter
     ),
     units AS (
         SELECT counter, min(unit) AS unit

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from source_tables import create_table
 from tracekit import catalog
+from tracekit.answers import Answers
 from tracekit.dashboards import chart, charts, drawn, heat, look
 from tracekit.dashboards.drawing import Drawing
 from tracekit.dashboards.work_tables import kernels, modules, operators, parts
 from tracekit.errors import UsageError
 from tracekit.findings import Confidence, Evidence, Finding, Impact, Scope, Severity, When
-from tracekit.pictures import TableRows
+from tracekit.pictures import TableRows, rows_for
 
 MS = 1_000_000
 TAG = "<script>alert(1)</script>"
@@ -207,6 +211,33 @@ def test_a_stage_with_more_to_do_is_named() -> None:
     assert "Rank 2 (stage 1, replica 0) computes longest: 1.50 times" in found.says
 
 
+@pytest.mark.parametrize(("stages", "replicas"), [(4, 16), (40, 1), (4, 17), (41, 1), (96, 96)])
+def test_numbers_of_cells_stand_where_they_do_not_touch(stages: int, replicas: int) -> None:
+    rows = [
+        {"stage": s, "replica": d, "rank": s * replicas + d, "ratio": 1.0 + 0.01 * (s % 7)}
+        for s in range(stages) for d in range(replicas)
+    ]  # fmt: skip
+    figure = made("stage_replicas", pipeline_heat_map=rows).figure
+    figure.draw_without_rendering()
+    boxes = [t.get_window_extent() for t in figure.axes[0].texts]
+    assert bool(boxes) == (stages <= 40 and replicas <= 16)
+    rightwards = sorted(boxes, key=lambda box: (round(box.y0), box.x0))
+    for a, b in pairwise(rightwards):
+        assert a.x1 < b.x0 or a.y1 <= b.y0
+    assert not boxes or stages * replicas == len(boxes)
+
+
+def test_of_ranks_that_share_a_stage_the_longest_shows_and_none_is_blamed() -> None:
+    rows = [
+        {"stage": s, "replica": 0, "rank": 2 * s + t, "ratio": ratio}
+        for s, t, ratio in ((0, 0, 1.0), (0, 1, 1.01), (1, 0, 1.5), (1, 1, 1.49))
+    ]
+    found = made("stage_replicas", pipeline_heat_map=rows)
+    assert sorted(t.get_text() for t in found.figure.axes[0].texts) == ["1.01", "1.50"]
+    assert "Stage 1 of replica 0 takes longest: 1.50 times" in found.says
+    assert "Which of its ranks 2-3 is to blame does not show here" in found.says
+
+
 def idle(stage: int, ratio: float, replica: int = 0, **more: Any) -> dict[str, Any]:
     return {
         "stage": stage, "replica": replica, "bubble_ratio": ratio, "expected_bubble_ratio": 0.2,
@@ -311,8 +342,19 @@ def test_a_wide_axis_has_numbers_that_can_be_read() -> None:
     found = made("traffic", traffic=rows)
     found.figure.draw_without_rendering()
     labels = [t.get_text() for t in found.figure.axes[0].get_xticklabels()]
-    assert "0.001" in labels
+    assert "1 MB" in labels
     assert not any("$" in label for label in labels)
+
+
+def test_ticks_of_a_very_wide_axis_leave_room_for_each_other() -> None:
+    rows = [traffic_row(op=op, bytes_per_step=10.0**n) for n, op in ((0, "a"), (11, "b"))]
+    axes = made("traffic", traffic=rows).figure.axes[0]
+    axes.figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    shown = [t for t in axes.get_xticklabels() if low <= t.get_position()[0] <= high]
+    boxes = sorted((t.get_window_extent() for t in shown), key=lambda box: box.x0)
+    assert len(boxes) > 3
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
 
 
 def test_traffic_of_a_group_that_nothing_names_says_so() -> None:
@@ -401,6 +443,7 @@ def test_levels_are_those_of_the_gpu_that_counters_accuse() -> None:
     assert list(lines(found)["rank 2 (h0 GPU 2)"].get_ydata()) == [60.0, 60.0, 60.0]
     assert found.figure.axes[0].get_ylabel() == "temperature [°C]"
     assert "rank 2 (h0 GPU 2): temperature 60 °C (median GPU 40)" in found.says
+    assert "No finding" not in found.says
 
 
 def test_without_a_finding_the_farthest_gpu_is_drawn() -> None:
@@ -409,7 +452,8 @@ def test_without_a_finding_the_farthest_gpu_is_drawn() -> None:
         for gpu in range(4) for t in range(2)
     ]  # fmt: skip
     found = made("gpu_levels", gpu_series=rows, step_breakdown=[])
-    assert "h0 GPU 3" in lines(found)
+    assert lines(found)["h0 GPU 3"].get_color() != look.PALETTE["red"]
+    assert "No finding is about it: it is the one farthest from the others." in found.says
 
 
 def test_one_reading_of_gpus_is_no_figure_over_time() -> None:
@@ -445,6 +489,29 @@ def test_ports_of_a_finding_come_first_below_the_steps() -> None:
     assert [bar.get_height() for bar in shapes(found, 1)] == [0.0, 5.0, 10.0]
     assert "sw p5 rx_pfc_packets: most in step 2 (10 packets)" in found.says
     assert "2 more counters in the query" in found.says
+
+
+def test_the_link_of_a_finding_is_drawn_however_many_ports_stirred_more(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    """Of 200 ports that pause in both steps one drops packets, in the second alone."""
+    pauses = [
+        {"node": "sw", "port": f"p{port:03}", "counter": "rx_pfc_packets", "capture_id": 0,
+         "step": n, "growth": 9.0, "attempt": 1}
+        for port in range(200) for n in (1, 2)
+    ]  # fmt: skip
+    drops = {**pauses[-1], "port": "p199", "counter": "tx_dropped_packets"}
+    create_table(con, "counter_step", [*pauses, drops])
+    accused = replace(finding("packet-loss/1", ()), scope=Scope(links=("sw:p199",)))
+    first = []
+    for findings in ([accused], []):
+        rows, failed = rows_for(Answers(con), ["port_steps"], {"counter_step"}, None, findings)
+        assert not failed
+        first.append([(r["port"], r["counter"]) for r in rows["port_steps"]][:2])
+    assert first == [
+        [("p199", "tx_dropped_packets"), ("p199", "rx_pfc_packets")],
+        [("p000", "rx_pfc_packets"), ("p000", "rx_pfc_packets")],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,12 @@ def test_what_few_ports_counted_stands_above_what_all_did() -> None:
     assert port_counters([quiet]) is None
 
 
+def test_a_direction_that_a_counter_s_name_tells_stands_there_once() -> None:
+    rows = [counted("p0", 3.0, counter="tx_drops"), counted("p0", 2.0, counter="txn")]
+    found = shown(port_counters(rows))
+    assert [row[0] for row in found] == ["tx_drops", "txn tx"]
+
+
 def test_counters_that_were_read_once_are_told_as_they_stood() -> None:
     table = port_counters([counted("p0", None, last_value=12.0), counted("p1", None, last_value=0)])
     assert shown(table) == [["drops tx", "packets", "1 of 2", "12", "12", "sw p0"]]

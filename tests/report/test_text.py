@@ -285,8 +285,8 @@ def test_labels_and_ids_find_a_finding(make_job: MakeJob) -> None:
         (512.0, "bytes", "512 B"),
         (1.0, "lines", "1 line"),
         (3.0, "lines", "3 lines"),
-        (78.0, "celsius", "78 celsius"),
-        (420.9964, "watts", "421 watts"),
+        (78.0, "celsius", "78 C"),
+        (420.9964, "watts", "421 W"),
         (1980.0, "MHz", "1,980 MHz"),
         (0.27, "ratio", "27 %"),
         (0.0005, "ratio", "0.05 %"),
@@ -296,6 +296,15 @@ def test_labels_and_ids_find_a_finding(make_job: MakeJob) -> None:
 def test_a_number_of_the_evidence_is_told_in_its_unit(value: float, unit: str, words: str) -> None:
     evidence = Evidence(name="it", value=value, unit=unit)
     assert evidence_words(evidence) == f"it: {words}"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(1.2, "120 % (from 95 %)"), (0.95, "95 % (from 95 %)"),
+                         (0.85, "85 % (below 95 %)")]
+)  # fmt: skip
+def test_a_threshold_says_on_which_side_of_it_the_number_lies(value: float, words: str) -> None:
+    evidence = Evidence(name="clock", value=value, unit="ratio", threshold=0.95)
+    assert evidence_words(evidence) == f"clock: {words}"
 
 
 def test_a_cost_that_stands_in_another_part_is_named_below_the_sum(make_job: MakeJob) -> None:

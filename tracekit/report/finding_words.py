@@ -121,11 +121,22 @@ def scope_words(finding: Finding) -> str:
 
 
 def evidence_words(evidence: Evidence) -> str:
-    value, limit = amount_words(evidence.value, evidence.unit), ""
-    if evidence.threshold is not None:
-        limit = f" (from {amount_words(evidence.threshold, evidence.unit)})"
+    value, limit = amount_words(evidence.value, evidence.unit), limit_words(evidence)
+    limit = f" ({limit})" if limit else ""
     query = f"  [query {evidence.query}]" if evidence.query else ""
     return f"{evidence.name}: {value}{limit}{query}"
+
+
+def limit_words(evidence: Evidence) -> str:
+    """The threshold of a value and on which side of it this lies; empty without one."""
+    if evidence.threshold is None:
+        return ""
+    side = "from" if evidence.value >= evidence.threshold else "below"
+    return f"{side} {amount_words(evidence.threshold, evidence.unit)}"
+
+
+SYMBOLS = {"celsius": "C", "watts": "W"}
+"""Units that sentences name by their symbols."""
 
 
 def amount_words(value: float, unit: str) -> str:
@@ -141,4 +152,5 @@ def amount_words(value: float, unit: str) -> str:
         return f"{value:,.10g}"
     # Four digits of what was measured, and no exponent of what is large.
     number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    unit = SYMBOLS.get(unit, unit)
     return f"{number} {unit.removesuffix('s') if value == 1 else unit}"

@@ -21,6 +21,7 @@ from tracekit.report.finding_words import (
     amount_words,
     bench_words,
     cost_words,
+    limit_words,
     price_words,
     scope_words,
     sure_words,
@@ -360,7 +361,6 @@ def _finding(
 
 
 def _evidence(evidence: Evidence, prefix: str = "") -> list[Any]:
-    limit = evidence.threshold
     places: dict[str, list[str]] = {}
     for record in evidence.rows[:SHOWN_RECORDS]:
         places.setdefault(record.source, []).append(str(record.place))
@@ -369,7 +369,7 @@ def _evidence(evidence: Evidence, prefix: str = "") -> list[Any]:
     return [
         prefix + evidence.name,
         amount_words(evidence.value, evidence.unit),
-        "" if limit is None else f"from {amount_words(limit, evidence.unit)}",
+        limit_words(evidence),
         evidence.query or "",
         "; ".join(records) + (f"; {more} more" if more > 0 else ""),
     ]

@@ -197,13 +197,15 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
         marker="o" if len(keys) <= MAX_MARKED_STEPS else None, markersize=3,
     )  # fmt: skip
     panels[0].set_ylabel(f"step [{unit}]")
-    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylim(0, 1.1 * max(lasted[k] for k in keys) / divisor)
     for axes, name in zip(panels[1:], chosen, strict=True):
         grown = [r for r in series[name] if (r["capture_id"], r["step"]) in place]
         divisor, unit = _scale(grown)
+        is_named = f"{name[0]}:{name[1]}" in named
         axes.bar(
             [place[r["capture_id"], r["step"]] for r in grown],
-            [(r["growth"] or 0.0) / divisor for r in grown], 0.8, color=look.PALETTE["red"],
+            [(r["growth"] or 0.0) / divisor for r in grown], 0.8,
+            color=look.PALETTE["red" if is_named else "blue"],
         )  # fmt: skip
         verdict = grown[0]["verdict"] if grown else None
         said = f" ({verdict})" if verdict in ("cause", "symptom") else ""
@@ -226,6 +228,8 @@ def port_growth(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
             f"{most['step']} ({look.number((most['growth'] or 0.0) / divisor)} {unit})"
         )
     says = f"{plural(len(keys), 'step')}. {'; '.join(told)}."
+    if not any(f"{node}:{port}" in named for node, port, _ in chosen):
+        says += " No finding is about a link of these."
     left = len(series) - len(chosen)
     if left:
         says += f" {plural(left, 'more counter')} in the query."

@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.colors import to_rgba
 
 from source_tables import create_table
 from tracekit import catalog
@@ -489,6 +490,12 @@ def test_ports_of_a_finding_come_first_below_the_steps() -> None:
     assert [bar.get_height() for bar in shapes(found, 1)] == [0.0, 5.0, 10.0]
     assert "sw p5 rx_pfc_packets: most in step 2 (10 packets)" in found.says
     assert "2 more counters in the query" in found.says
+    colours = [shapes(found, panel)[0].get_facecolor() for panel in (1, 2)]
+    assert colours == [to_rgba(look.PALETTE[c]) for c in ("red", "blue")]
+    assert "No finding" not in found.says
+    innocent = made("port_growth", port_steps=counted, step_breakdown=steps)
+    assert shapes(innocent, 1)[0].get_facecolor() == to_rgba(look.PALETTE["blue"])
+    assert "No finding is about a link of these." in innocent.says
 
 
 def test_the_link_of_a_finding_is_drawn_however_many_ports_stirred_more(

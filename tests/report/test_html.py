@@ -169,6 +169,23 @@ def test_hostile_names_stay_text(make_job: MakeJob) -> None:
     assert kinds <= {tag for tag, _ in plain.elements} | {"code"}
 
 
+def test_files_of_which_something_is_lost_come_first(make_job: MakeJob) -> None:
+    report, facts = stalled(make_job)
+
+    def file(path: str, *severities: Any, status: Any = "ok") -> InputFile:
+        issues = tuple(InputIssue(name="n", severity=s, count=1, place=None) for s in severities)
+        return InputFile(path=path, kind="nccl", status=status, rows=1, issues=issues)
+
+    inputs = (
+        file("a-whole"), file("b-counted", "info"), file("c-repaired", "info", "warning"),
+        file("d-partial", status="partial"),
+    )  # fmt: skip
+    page = paged(replace(report, document=replace(report.document, inputs=inputs)), facts)
+    listed = page.words.partition("Inputs and their quality")[2]
+    names = ("c-repaired", "d-partial", "b-counted", "a-whole")
+    assert sorted(names, key=listed.index) == list(names)
+
+
 def test_a_hundred_findings_are_one_table_that_can_be_searched(make_job: MakeJob) -> None:
     report, facts = stalled(make_job)
     first = report.findings[0]

@@ -70,7 +70,7 @@ def to_html(report: Report, drawings: Drawings = (), tables: Tables = ()) -> str
     labels = {f.id: f"F{i}" for i, f in enumerate(document.findings, 1)}
     verdict = _verdict(report, labels)
     title, _, about = title_words(document, notes).partition("  ")
-    inputs = sorted(document.inputs, key=lambda f: (f.status == "ok" and not f.issues, f.path))
+    inputs = sorted(document.inputs, key=lambda f: (_quality(f), f.path))
     left = len(inputs) - MAX_INPUTS
     return render(
         "report.html.j2",
@@ -402,6 +402,13 @@ def _sections(parts: _Parts) -> list[dict[str, Any]]:
                 }
             )
     return sections
+
+
+def _quality(file: InputFile) -> int:
+    """0 where something of a file is lost or repaired, 1 where something was counted, 2 else."""
+    if file.status != "ok" or any(i.severity != "info" for i in file.issues):
+        return 0
+    return 1 if file.issues else 2
 
 
 def _input(file: InputFile) -> list[Any]:

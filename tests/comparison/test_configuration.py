@@ -42,6 +42,24 @@ def test_what_one_side_alone_says_is_shown_as_such(run: RunRows) -> None:
     assert "NCCL" in [c.name for c in found]
 
 
+def test_of_groups_without_a_name_only_what_both_say_is_told(run: RunRows) -> None:
+    def with_group(kind: str | None, size: int | None, dtype: str | None) -> RunRows:
+        row = {"group_kind": kind, "group_size": size, "op": "all_reduce", "dtype": dtype}
+        return replace(run, rows={**run.rows, "traffic": [row]})
+
+    def told(before: RunRows, after: RunRows) -> list[tuple[str, str | None, str | None]]:
+        return [(c.name, c.baseline, c.candidate) for c in configuration([before], [after])]
+
+    assert told(with_group(None, None, None), with_group(None, 2, "float")) == []
+    assert told(with_group(None, 2, "float"), with_group(None, 4, "bfloat16")) == [
+        ("ranks of an unknown group", "2", "4"),
+        ("elements of all_reduce in an unknown group", "float", "bfloat16"),
+    ]
+    assert told(with_group("dp", None, None), with_group("dp", 2, None)) == [
+        ("ranks of a dp group", None, "2")
+    ]
+
+
 def test_the_same_job_has_no_difference(run: RunRows) -> None:
     assert configuration([run], [run]) == ()
 

@@ -10,15 +10,22 @@ from tracekit.comparison.model import ConfigurationChange
 from tracekit.comparison.sides import RunRows
 
 
+UNNAMED = "an unknown group"
+
+
 def configuration(
     baseline: Sequence[RunRows], candidate: Sequence[RunRows]
 ) -> tuple[ConfigurationChange, ...]:
-    """What both sides say otherwise, or one says alone, by name. Layout and sizes come first."""
+    """What both sides say otherwise, or one says alone, by name. Layout and sizes come first.
+
+    Of groups that nothing names only what both say: that one side's files tell less is no choice.
+    """
     before, after = _said(baseline), _said(candidate)
     return tuple(
         ConfigurationChange(name=name, baseline=before.get(name), candidate=after.get(name))
         for name in dict.fromkeys((*before, *after))
         if before.get(name) != after.get(name)
+        and (not name.endswith(UNNAMED) or (name in before and name in after))
     )
 
 
@@ -32,11 +39,12 @@ def _said(runs: Sequence[RunRows]) -> dict[str, str]:
         if info.hosts:
             values["hosts"].add(str(len(info.hosts)))
         for row in run.of("traffic"):
-            kind = row["group_kind"] or "unknown"
+            kind = row["group_kind"]
+            group = f"a {kind} group" if kind else UNNAMED
             if row["group_size"] is not None:
-                values[f"ranks of a {kind} group"].add(str(row["group_size"]))
+                values[f"ranks of {group}"].add(str(row["group_size"]))
             if row["dtype"] is not None:
-                values[f"elements of {row['op']} in {kind}"].add(str(row["dtype"]))
+                values[f"elements of {row['op']} in {group}"].add(str(row["dtype"]))
         for row in run.of("nccl_comms"):
             if row["nccl_version"] is not None:
                 values["NCCL"].add(str(row["nccl_version"]))

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from tracekit.comparison.model import ConfigurationChange
 from tracekit.comparison.sides import RunRows
 
-
 UNNAMED = "an unknown group"
 
 

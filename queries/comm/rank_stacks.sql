@@ -37,7 +37,8 @@ WITH
                     WHEN regexp_matches(
                         f,
                         -- Not elastic/multiprocessing: @record wraps a rank's own main.
-                        'torch/distributed/(elastic/agent/|launcher/|run\.py)|_worker_loop \(torch/utils/data/'
+                        'torch/distributed/(elastic/agent/|launcher/|run\.py)'
+                        || '|_worker_loop \(torch/utils/data/'
                         || '|multiprocessing/(resource_tracker'
                         || '|forkserver)|accelerate/commands/|deepspeed/launcher/'
                         || '|torch/_inductor/compile_worker/'

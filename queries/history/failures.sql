@@ -31,7 +31,7 @@
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
 -- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
---     cancelled, preempted, evicted, deadline, node failure, out of memory; null: this is a process.
+--     cancelled, preempted, evicted, deadline, node failure, out of memory; null: a process.
 -- column: source_id INTEGER : File.
 -- column: place BIGINT : First line that tells of it.
 WITH

@@ -7,7 +7,7 @@ queries failed; here are the tests of that, and of what a rule may read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tracekit.diagnose import gather
 from tracekit.errors import QueryError
 from tracekit.findings import Finding, Impact, Scope, Severity, When, confidence_from
 from tracekit.rules import RULES, Facts, JobFacts, Rule, RuleOutcome, rule
-from tracekit.rules.facts import UndeclaredQueryError
+from tracekit.rules.facts import Row, UndeclaredQueryError
 from tracekit.rules.outcome import lacking
 from tracekit.rules.thresholds import Thresholds
 
@@ -50,6 +50,22 @@ def accusing(rank: int) -> RuleOutcome:
 
 
 FACTS = Facts(rows={"one": [{"rank": 3}], "spares": [{"rank": 3}]})
+
+
+def test_what_is_made_of_rows_is_made_once_for_all_rules() -> None:
+    made_of: list[list[int]] = []
+
+    def ranks(rows: Sequence[Row]) -> int:
+        made_of.append([int(r["rank"]) for r in rows])
+        return len(rows)
+
+    facts = replace(FACTS, rows={**FACTS.rows, "one": [{"rank": 3}, {"rank": 4}]})
+    assert [facts.limited(["one"]).once("one", ranks) for _ in range(2)] == [2, 2]
+    assert made_of == [[3, 4]]
+    # Of other rows of the same query it is made anew.
+    assert facts.limited(["one"]).without(["one"]).once("one", ranks) == 0
+    with pytest.raises(UndeclaredQueryError, match="one"):
+        facts.limited(["spares"]).once("one", ranks)
 
 
 def test_what_a_rule_does_not_declare_it_cannot_read() -> None:

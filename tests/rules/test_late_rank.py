@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from late_jobs import MS, MakeJob, coverage, late_job, late_step, part
 
 from excess_rules import INPUT, MORE, PAUSED, SLOWER, facts_of, place_of
@@ -27,6 +30,7 @@ from tracekit.report.build import build_report
 from tracekit.report.links import link_symptoms
 from tracekit.report.text import to_text
 from tracekit.rules.base import NOT_APPLICABLE, Facts, RuleOutcome
+from tracekit.rules.lateness.search import median_of_others
 
 
 def test_a_rank_that_delays_every_step_is_named_with_its_cost(make_job: MakeJob) -> None:
@@ -696,3 +700,10 @@ def test_a_job_description_adds_names(make_job: MakeJob) -> None:
     text = b'[[range]]\nname = "shard prep"\nkind = "input"\n'
     told = replace(facts, description=parse_job(text, "job.toml"))
     assert "in `shard prep` (input): " in EXCESS_LATE.run(told).findings[0].summary
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=9))
+def test_the_median_of_others_is_that_of_all_but_one(values: list[int]) -> None:
+    for i, own in enumerate(values):
+        others = values[:i] + values[i + 1 :]
+        assert median_of_others(sorted(values), own) == median(others)

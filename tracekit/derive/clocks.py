@@ -114,14 +114,16 @@ def offset_rows(
             for s in used
             if (s.attempt or 0, s.capture_id or 0) == key and s.start_ns is not None
         ]
+        first_ns = min((a for a, _ in spans), default=None)
+        last_ns = max((b for _, b in spans if b is not None), default=None)
         for offset in listed:
             rows.append(
                 {
                     "clock_id": offset.clock_id,
                     "offset_ns": offset.offset_ns,
                     "drift_ratio": offset.drift_ratio,
-                    "valid_from_ns": offset.origin_ns or min((a for a, _ in spans), default=None),
-                    "valid_to_ns": max((b for _, b in spans if b is not None), default=None),
+                    "valid_from_ns": offset.origin_ns or first_ns,
+                    "valid_to_ns": last_ns,
                     "error_ns": offset.error_ns,
                     "method": offset.method,
                     "reference_clock_id": offset.reference_id,

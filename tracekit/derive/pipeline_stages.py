@@ -58,7 +58,9 @@ GROUP BY rank ORDER BY rank
 """
 
 _GROUPS = """
-SELECT c.rank, g.name, g.description, g.ranks FROM process_group g
+SELECT c.rank, g.name, g.description, list_position(list_sort(g.ranks), c.rank) - 1, len(g.ranks),
+       list_min(g.ranks)
+FROM process_group g
 JOIN derive_context c USING (source_id)
 WHERE g.is_ranks_complete AND len(g.ranks) > 1 AND list_contains(g.ranks, c.rank)
 """
@@ -145,12 +147,12 @@ def group_places(con: duckdb.DuckDBPyConnection) -> dict[str, dict[int, tuple[in
     """Per dimension: rank -> its index within its group, and the group's size; under "first" the
     smallest member of its pipeline instead of the index."""
     places: dict[str, dict[int, tuple[int, int]]] = {"pp": {}, "tp": {}, "first": {}}
-    for rank, name, description, ranks in con.execute(_GROUPS).fetchall():
+    for rank, name, description, place, size, first in con.execute(_GROUPS).fetchall():
         dimension = group_dimension(name, description)
         if dimension in ("pp", "tp"):
-            places[dimension][rank] = (sorted(ranks).index(rank), len(ranks))
+            places[dimension][rank] = (place, size)
         if dimension == "pp":
-            places["first"][rank] = (min(ranks), len(ranks))
+            places["first"][rank] = (first, size)
     return places
 
 

@@ -209,8 +209,7 @@ def _against(
 def _cause(nccl: Nccl, members: list[Member]) -> tuple[str, list[Evidence]]:
     processes = {m.process for m in members}
     settings = [
-        s for s in nccl.of("env")
-        if s.process in processes and s.given.get("name") in _CAUSES
+        s for s in nccl.of_processes("env", processes) if s.given.get("name") in _CAUSES
     ]  # fmt: skip
     if not settings:
         return "", []
@@ -245,10 +244,9 @@ def _against_topology(
 def _of_comm(nccl: Nccl, code: str, comm: str, members: list[Member]) -> list[Signal]:
     """What its processes said of this communicator, not of another that they are in."""
     processes = {m.process for m in members}
-    alone = {p for p in processes if sum(m.process == p for m in nccl.members) == 1}
     return [
-        s for s in nccl.of(code)
-        if s.process in processes and (s.comm == comm or (s.comm is None and s.process in alone))
+        s for s in nccl.of_processes(code, processes)
+        if s.comm == comm or (s.comm is None and nccl.memberships[s.process] == 1)
     ]  # fmt: skip
 
 
@@ -262,9 +260,8 @@ def _below_setting(facts: Facts, nccl: Nccl, limits: ChannelCollapseThresholds) 
         ]
         searched = {int(n) for s in rings if (n := number(s.given, "channels")) is not None}
         processes = {m.process for m in members}
-        settings = [
-            s for name in _LIMITS for s in nccl.settings(name) if s.process in processes
-        ]  # fmt: skip
+        own = nccl.of_processes("env", processes)
+        settings = [s for name in _LIMITS for s in own if s.given.get("name") == name]
         if len(channels) != 1 or not searched or not settings:
             continue
         few, most = channels.pop(), max(searched)

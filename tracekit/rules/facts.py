@@ -5,12 +5,12 @@ No file, no database: what a rule looks at was asked before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from tracekit.findings import (
     Candidates,
@@ -58,6 +58,7 @@ MAX_READINGS = 3
 MAX_CANDIDATES = 1 << 16
 """Ranks without a trace that a finding lists: more tell a reader nothing."""
 L = TypeVar("L", bound=Thresholds)
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,19 @@ class Facts:
         one that may not be read."""
         self._check(query)
         return self.rows.get(query, ())
+
+    def once(self, query: str, make: Callable[[Sequence[Row]], M]) -> M:
+        """What a function makes of a query's rows: made once for all rules that read them."""
+        rows, made = self.of(query), (self.whole or self)._made
+        known = made.get((query, make))
+        if known is None or known[0] is not rows:
+            known = made[query, make] = (rows, make(rows))
+        return cast("M", known[1])
+
+    @cached_property
+    def _made(self) -> dict[tuple[str, Callable[..., Any]], tuple[Sequence[Row], Any]]:
+        """With the rows that it was made of: a rule may be given others of the same query."""
+        return {}
 
     def _check(self, query: str) -> None:
         if self.readable is not None and query not in self.readable:

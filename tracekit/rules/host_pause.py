@@ -42,7 +42,7 @@ from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
 from tracekit.rules.lateness.price import price
 from tracekit.rules.lateness.replayed import replayed
-from tracekit.rules.lateness.search import beyond_typical, late_ranks, step_delays_ns
+from tracekit.rules.lateness.search import Delays, late_ranks, step_delays_ns
 from tracekit.rules.lateness.telling import (
     late_finding,
     matched_note,
@@ -92,11 +92,12 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     """One finding for ranks of which now one and now another stands still; none else."""
     steps, delays = facts.steps, step_delays_ns(facts)
     everybody = [int(row["rank"]) for row in facts.of("straggler")]
+    beside = Delays(delays, steps.keys, everybody)
     stood: dict[int, list[Row]] = {}
     turns: dict[StepKey, int] = defaultdict(int)
     for rank, rows in passing_pauses(facts).items():
         numbers = {int(step) for row in rows for step in row["steps"]}
-        late, _ = beyond_typical(delays, rank, steps.keys, everybody, limits, facts)
+        late, _ = beside.beyond_typical(rank, limits, facts)
         for key in late:
             if key.step in numbers:
                 stood[rank] = rows

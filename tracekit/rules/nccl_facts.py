@@ -7,15 +7,21 @@ A log is one instrument however many ranks wrote it, so a finding from logs alon
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
+from typing import TypeVar, cast
 
 from tracekit.findings import Evidence, EvidenceRow, Scope
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.wording import ranges, safe
 
 CAPTURE = "tracekit capture --what nccl"
+M = TypeVar("M")
+
+Process = tuple[int, str | None, int | None]
+"""A process as one log knows it: the file, its machine, its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ class Member:
     place: int
 
     @property
-    def process(self) -> tuple[int, str | None, int | None]:
+    def process(self) -> Process:
         """The process, as one log knows it."""
         return (self.source_id, self.node, self.pid)
 
@@ -58,7 +64,7 @@ class Signal:
     place: int
 
     @property
-    def process(self) -> tuple[int, str | None, int | None]:
+    def process(self) -> Process:
         """The process, as one log knows it."""
         return (self.source_id, self.node, self.pid)
 
@@ -100,17 +106,17 @@ class Nccl:
     @cached_property
     def members(self) -> list[Member]:
         """Ranks of communicators."""
-        return [_member(r) for r in self.facts.of("nccl_comms")]
+        return self.facts.once("nccl_comms", _members)
 
     @cached_property
     def signals(self) -> list[Signal]:
         """Messages."""
-        return [_signal(r) for r in self.facts.of("nccl_signals")]
+        return self.facts.once("nccl_signals", _signals)
 
     @cached_property
     def links(self) -> list[Link]:
         """Connections."""
-        return [_link(r) for r in self.facts.of("nccl_topology")]
+        return self.facts.once("nccl_topology", _links)
 
     @cached_property
     def comms(self) -> dict[str, list[Member]]:
@@ -128,9 +134,37 @@ class Nccl:
             signals[signal.code].append(signal)
         return dict(signals)
 
+    @cached_property
+    def by_node(self) -> dict[str | None, list[Member]]:
+        """Members by machine."""
+        members: dict[str | None, list[Member]] = defaultdict(list)
+        for member in self.members:
+            members[member.node].append(member)
+        return dict(members)
+
     def of(self, code: str) -> list[Signal]:
         """Messages of a kind."""
         return self.by_code.get(code, [])
+
+    def of_processes(self, code: str, processes: Collection[Process]) -> list[Signal]:
+        """Messages of a kind that these processes printed, in the order of ``of``."""
+        if code not in self._by_process:
+            numbered: dict[Process, list[tuple[int, Signal]]] = defaultdict(list)
+            for number, signal in enumerate(self.of(code)):
+                numbered[signal.process].append((number, signal))
+            self._by_process[code] = numbered
+        said = self._by_process[code]
+        found = [pair for p in processes for pair in said.get(p, ())]
+        return [signal for _, signal in sorted(found, key=itemgetter(0))]
+
+    @cached_property
+    def _by_process(self) -> dict[str, dict[Process, list[tuple[int, Signal]]]]:
+        return {}
+
+    @cached_property
+    def memberships(self) -> Counter[Process]:
+        """In how many communicators each process is."""
+        return Counter(m.process for m in self.members)
 
     def nodes_count(self, comm: str) -> int | None:
         """Machines of a communicator: as NCCL counts them, else by the names of its members.
@@ -153,6 +187,16 @@ class Nccl:
         """Communicators that are known to span machines."""
         return [c for c in self.comms if (self.nodes_count(c) or 0) > 1]
 
+    def once(self, make: Callable[[Nccl], M]) -> M:
+        """What a function makes of the logs: made once for the rule that is asked."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast("M", self._made[make])
+
+    @cached_property
+    def _made(self) -> dict[Callable[[Nccl], object], object]:
+        return {}
+
     def settings(self, name: str) -> list[Signal]:
         """Processes that had this variable set."""
         return [s for s in self.of("env") if s.given.get("name") == name]
@@ -169,9 +213,11 @@ class Nccl:
 
     def member(self, comm: str | None, rank: int | None) -> Member | None:
         """The member of a communicator with that rank."""
-        if comm is None:
-            return None
-        return next((m for m in self.comms.get(comm, ()) if m.group_rank == rank), None)
+        return None if comm is None else self._by_rank.get((comm, rank))
+
+    @cached_property
+    def _by_rank(self) -> dict[tuple[str, int | None], Member]:
+        return {(m.comm, m.group_rank): m for m in reversed(self.members)}
 
     def label(self, members: Sequence[Member]) -> str:
         """``ranks 3,5`` of the job where proved, else of the communicator of so many."""
@@ -242,6 +288,18 @@ def number(given: dict[str, str], name: str) -> float | None:
 
 def _int(value: object) -> int | None:
     return None if value is None else int(str(value))
+
+
+def _members(rows: Sequence[Row]) -> list[Member]:
+    return [_member(r) for r in rows]
+
+
+def _links(rows: Sequence[Row]) -> list[Link]:
+    return [_link(r) for r in rows]
+
+
+def _signals(rows: Sequence[Row]) -> list[Signal]:
+    return [_signal(r) for r in rows]
 
 
 def _member(r: Row) -> Member:

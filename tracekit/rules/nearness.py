@@ -71,30 +71,31 @@ class Nearness:
 
 def listed_nics(nccl: Nccl, node: str) -> dict[int, tuple[str, float | None, Signal]]:
     """Devices that a machine lists: index to name, speed in Mb/s, and the line."""
-    nics: dict[int, tuple[str, float | None, Signal]] = {}
+    return nccl.once(_listed_nics).get(node, {})
+
+
+def _listed_nics(nccl: Nccl) -> dict[str | None, dict[int, tuple[str, float | None, Signal]]]:
+    """By machine."""
+    by_node: dict[str | None, dict[int, tuple[str, float | None, Signal]]] = defaultdict(dict)
     for signal in nccl.of("net_devices"):
-        if signal.node == node and signal.given.get("net") != "Socket":
+        if signal.given.get("net") != "Socket":
             for key, value in signal.given.items():
                 if key.isdecimal():
-                    nics[int(key)] = (value.split(":")[0], None, signal)
+                    by_node[signal.node][int(key)] = (value.split(":")[0], None, signal)
     for signal in nccl.of("nic"):
         device = signal.given.get("device", "")
-        if signal.node == node and device.isdecimal():
+        if device.isdecimal():
             speed = number(signal.given, "speed_mbit")
-            nics[int(device)] = (signal.given.get("nic", "?"), speed, signal)
-    return nics
+            by_node[signal.node][int(device)] = (signal.given.get("nic", "?"), speed, signal)
+    return dict(by_node)
 
 
 def nearness(facts: Facts, node: str, nics: Collection[str]) -> Nearness | None:
     """The topology of a host whose log lists these NICs; None where there is none, or several."""
-    by_host: dict[str | None, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in facts.of(TOPOLOGY):
-        by_host[row["host"]][row["source_id"]].append(row)
+    by_host = facts.once(TOPOLOGY, _topologies)
     named = node if node in by_host else node.split(".")[0]
-    sources = by_host.get(named) or by_host.get(None) or {}
-    fitting = [
-        made for rows in sources.values() if set(nics) <= set((made := _made(rows)).nic_names())
-    ]
+    sources = by_host.get(named) or by_host.get(None) or []
+    fitting = [made for made in sources if made.nic_names() >= set(nics)]
     if not fitting or any(f.words != fitting[0].words for f in fitting):
         return None
     # Of equal ones the one with addresses says more.
@@ -113,6 +114,14 @@ class _Made:
 
     def as_of(self, *, is_assumed: bool) -> Nearness:
         return Nearness(self.rows, is_assumed, self.words, self.by_pci, self.order)
+
+
+def _topologies(rows: Sequence[Row]) -> dict[str | None, list[_Made]]:
+    """By host, one a source."""
+    by_host: dict[str | None, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        by_host[row["host"]][row["source_id"]].append(row)
+    return {h: [_made(own) for own in sources.values()] for h, sources in by_host.items()}
 
 
 def _made(rows: Sequence[Row]) -> _Made:

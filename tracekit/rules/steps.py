@@ -11,7 +11,7 @@ between two captures.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -188,7 +188,14 @@ class Steps:
     def job_dur_ns(self, key: StepKey) -> float:
         """How long the job took for the step: from the last rank's start to the last rank's end,
         which is the start of the next; where a rank has no clock, as long as the slowest rank."""
-        ranks = self.by_key[key].values()
+        return self._durs_ns[key]
+
+    @cached_property
+    def _durs_ns(self) -> dict[StepKey, float]:
+        return {key: self._dur_ns(ranks.values()) for key, ranks in self.by_key.items()}
+
+    @staticmethod
+    def _dur_ns(ranks: Collection[RankStep]) -> float:
         starts = [row.start_ns for row in ranks if row.start_ns is not None]
         if len(starts) < len(ranks):
             return max(row.dur_ns for row in ranks)
@@ -198,7 +205,7 @@ class Steps:
     @cached_property
     def job_durs_ns(self) -> list[float]:
         """The job's duration of each steady step, in order."""
-        return [self.job_dur_ns(key) for key in self.by_key]
+        return list(self._durs_ns.values())
 
     def exposed_comm_ns(self, key: StepKey, rank: int) -> int:
         """A rank's exposed communication in a step and the one after it.

@@ -28,6 +28,7 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
@@ -68,10 +69,11 @@ def evaluate(facts: Facts, limits: WrongNicThresholds) -> RuleOutcome:
     for row in rows:
         if row["node"] is not None:
             by_node[str(row["node"])].append(row)
+    shared = _Shared.of(nccl, by_node)
     findings = [
         f for node, used in sorted(by_node.items())
         if (f := _slow(facts, nccl, limits, node, used)
-             or _single(facts, nccl, limits, node, by_node)
+             or _single(facts, nccl, limits, node, used, shared)
              or _far(facts, nccl, limits, node, used))
     ]  # fmt: skip
     return RuleOutcome(findings=tuple(findings))
@@ -118,9 +120,13 @@ def _slow(
 
 
 def _single(
-    facts: Facts, nccl: Nccl, limits: WrongNicThresholds, node: str, by_node: dict[str, list[Row]]
+    facts: Facts,
+    nccl: Nccl,
+    limits: WrongNicThresholds,
+    node: str,
+    used: list[Row],
+    shared: _Shared,
 ) -> Finding | None:
-    used = by_node[node]
     listed = {i: v for i, v in listed_nics(nccl, node).items() if "+" not in v[0]}
     devices = {int(r["net_device"]) for r in used}
     ranks = {(r["comm"], r["group_rank"]) for r in used}
@@ -128,7 +134,7 @@ def _single(
     speeds = {s for _, s, _ in listed.values() if s is not None}
     if len(devices) != 1 or len(listed) < 2 or len(speeds) > 1:
         return None
-    is_odd = most >= limits.min_odd_ranks_count and _is_odd(nccl, node, by_node, most)
+    is_odd = most >= limits.min_odd_ranks_count and shared.is_odd(node, most)
     if most < limits.min_ranks_count and not is_odd:
         return None
     (device,) = devices
@@ -150,21 +156,33 @@ def _single(
     )
 
 
-def _is_odd(nccl: Nccl, node: str, by_node: dict[str, list[Row]], most: int) -> bool:
-    """Whether as many ranks of a communicator have a NIC each on a machine that is alike: what is
-    shared by design is shared on every machine."""
-    count = len(listed_nics(nccl, node))
-    for name, used in by_node.items():
-        if name == node or len(listed_nics(nccl, name)) != count:
-            continue
-        devices: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for row in used:
-            if row["group_rank"] is not None:
-                devices[str(row["comm"])][int(row["group_rank"])].add(int(row["net_device"]))
-        for ranks in devices.values():
-            if len(ranks) >= most and len(set().union(*ranks.values())) >= len(ranks):
-                return True
-    return False
+@dataclass(frozen=True)
+class _Shared:
+    """What is shared by design is shared on every machine."""
+
+    counts: dict[str, int]
+    """By machine the devices that it lists."""
+    apart: dict[str, int]
+    """By machine the ranks of one communicator that have a device each: the most of them."""
+
+    @classmethod
+    def of(cls, nccl: Nccl, by_node: dict[str, list[Row]]) -> _Shared:
+        apart: dict[str, int] = {}
+        for node, used in by_node.items():
+            devices: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+            for row in used:
+                if row["group_rank"] is not None:
+                    devices[str(row["comm"])][int(row["group_rank"])].add(int(row["net_device"]))
+            alone = (r for r in devices.values() if len(set().union(*r.values())) >= len(r))
+            apart[node] = max(map(len, alone), default=0)
+        return cls({node: len(listed_nics(nccl, node)) for node in by_node}, apart)
+
+    def is_odd(self, node: str, most: int) -> bool:
+        """Whether so many ranks have a NIC each on another machine that is alike."""
+        return any(
+            ranks >= most and name != node and self.counts[name] == self.counts[node]
+            for name, ranks in self.apart.items()
+        )
 
 
 def _far(
@@ -178,7 +196,7 @@ def _far(
     near = nearness(facts, node, names)
     if near is None:
         return None
-    members = [m for m in nccl.members if m.node == node and m.group_rank is not None]
+    members = [m for m in nccl.by_node.get(node, ()) if m.group_rank is not None]
     addresses = {m.pci for m in members if m.pci is not None}
     by_rank: dict[tuple[str, int], set[str]] = defaultdict(set)
     for row in used:

@@ -10,7 +10,7 @@ from tracekit.rules.base import Facts
 from tracekit.rules.lateness.late import LateRank
 from tracekit.rules.lateness.limits import LatenessThresholds
 from tracekit.rules.lateness.replayed import OBSERVED, replayed
-from tracekit.rules.lateness.search import beyond_typical, late_ranks, step_delays_ns
+from tracekit.rules.lateness.search import Delays, late_ranks, step_delays_ns
 from tracekit.rules.prices import at_most, disagreeing
 
 
@@ -61,10 +61,8 @@ def observed_price(facts: Facts, ranks: Sequence[int]) -> Price | None:
     replay, everybody = facts.replay, [int(r["rank"]) for r in facts.of("straggler")]
     if replay is None or not len(steps) or set(ranks) >= set(everybody):
         return None
-    delays = step_delays_ns(facts)
-    measured = max(
-        beyond_typical(delays, r, steps.keys, everybody, limits, facts)[1] for r in ranks
-    )
+    delays = Delays(step_delays_ns(facts), steps.keys, everybody)
+    measured = max(delays.beyond_typical(r, limits, facts)[1] for r in ranks)
     if measured < limits.min_cost_ratio * steps.step_ns or replay.saved_ns(ranks) is None:
         return None
     return replayed(facts, ranks, measured, limits)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from statistics import fmean, median
 
 from tracekit.rules.base import Facts, Row
@@ -50,14 +52,15 @@ def _late_alone(
     if rest_share <= 0:
         return []
     late_alone = []
+    beside = Delays(delays, steps.keys, rest)
     for rank in rest:
         row, its_share = rows[rank], shares[rank] / rest_share
-        late, cost_ns = beyond_typical(delays, rank, steps.keys, rest, limits, facts)
+        late, cost_ns = beside.beyond_typical(rank, limits, facts)
         cost_ratio = cost_ns / steps.step_ns
         is_late = cost_ratio >= limits.min_cost_ratio and its_share >= _enough(
             1 / len(rest), limits
         )
-        is_late = is_late and _is_outlier(delays, rank, steps.keys, rest, limits)
+        is_late = is_late and beside.is_outlier(rank, limits)
         is_alike = its_share >= limits.max_asked_ratio and _is_alike(delays, rank, late, limits)
         if not is_late or not (is_alike or _is_persistent(late, row, facts, limits)):
             continue
@@ -256,39 +259,61 @@ def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
     return delays
 
 
-def beyond_typical(
-    delays: Mapping[StepKey, Mapping[int, int]],
-    rank: int,
-    keys: Sequence[StepKey],
-    everybody: Sequence[int],
-    limits: LatenessThresholds,
-    facts: Facts,
-) -> tuple[list[StepKey], float]:
-    """Steps in which the rank delays more than the typical other one, and its mean excess."""
-    late: list[StepKey] = []
-    total = 0.0
-    for key in keys:
-        here = delays.get(key, {})
-        others = [here.get(r, 0) for r in everybody if r != rank]
-        excess = min(here.get(rank, 0) - median(others), facts.steps.job_dur_ns(key))
-        total += max(0.0, excess)
-        is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
-        if is_late and excess > limits.min_outlier_mads * scatter(others):
-            late.append(key)
-    return late, total / len(keys)
+class Delays:
+    """What each of some ranks delays in each of some steps, set against the others each time."""
+
+    def __init__(
+        self,
+        delays: Mapping[StepKey, Mapping[int, int]],
+        keys: Sequence[StepKey],
+        ranks: Sequence[int],
+    ) -> None:
+        self._delays = delays
+        self._by_key = {k: {r: delays.get(k, {}).get(r, 0) for r in ranks} for k in keys}
+        self._ordered = {k: sorted(here.values()) for k, here in self._by_key.items()}
+
+    def beyond_typical(
+        self, rank: int, limits: LatenessThresholds, facts: Facts
+    ) -> tuple[list[StepKey], float]:
+        """Steps in which the rank delays more than the typical other one, and its mean excess."""
+        late: list[StepKey] = []
+        total = 0.0
+        for key, here in self._by_key.items():
+            own, ordered = self._delays.get(key, {}).get(rank, 0), self._ordered[key]
+            usual = median_of_others(ordered, own) if rank in here else median(ordered)
+            excess = min(own - usual, facts.steps.job_dur_ns(key))
+            total += max(0.0, excess)
+            is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
+            if is_late and excess > limits.min_outlier_mads * scatter(
+                [ns for r, ns in here.items() if r != rank]
+            ):
+                late.append(key)
+        return late, total / len(self._by_key)
+
+    def is_outlier(self, rank: int, limits: LatenessThresholds) -> bool:
+        """Whether the rank delays more than the scatter of the other ranks would."""
+        others = [ns for r, ns in self._totals.items() if r != rank]
+        beyond = self._totals[rank] - median(others)
+        return beyond > limits.min_outlier_mads * scatter(others)
+
+    @cached_property
+    def _totals(self) -> dict[int, int]:
+        totals: dict[int, int] = defaultdict(int)
+        for here in self._by_key.values():
+            for rank, ns in here.items():
+                totals[rank] += ns
+        return totals
 
 
-def _is_outlier(
-    delays: Mapping[StepKey, Mapping[int, int]],
-    rank: int,
-    keys: Sequence[StepKey],
-    everybody: Sequence[int],
-    limits: LatenessThresholds,
-) -> bool:
-    """Whether the rank delays more than the scatter of the other ranks would."""
-    totals = {r: sum(delays.get(key, {}).get(r, 0) for key in keys) for r in everybody}
-    others = [ns for r, ns in totals.items() if r != rank]
-    return totals[rank] - median(others) > limits.min_outlier_mads * scatter(others)
+def median_of_others(ordered: Sequence[int], own: int) -> float:
+    """The median of what is left of sorted values without one of them."""
+    out = bisect_left(ordered, own)
+    half, is_odd = divmod(len(ordered) - 1, 2)
+
+    def left(place: int) -> int:
+        return ordered[place + (place >= out)]
+
+    return left(half) if is_odd else (left(half - 1) + left(half)) / 2
 
 
 def scatter(values: Sequence[float]) -> float:

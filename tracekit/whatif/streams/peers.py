@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,7 @@ class Peers:
         self.window = window
         self._names: dict[Any, _Names] = {}
         self._usual: dict[Any, tuple[Floats, Floats, Floats] | None] = {}
+        self._totals: dict[Any, tuple[float, float]] = {}
         for rank, blocks in window.ranks.items():
             for position, block in enumerate(blocks.blocks):
                 self.groups[self._key(rank, position, block)].append((rank, block))
@@ -75,16 +76,24 @@ class Peers:
         """The block's own rows with the times that peers take for them."""
         block = self.window.ranks[rank].blocks[position]
         who = self._key(rank, position, block)
-        group = [b for _, b in self.groups[who]]
-        if len(group) < 2:
+        if len(self.groups[who]) < 2:
             who = rank, block.signature
-            group = self.of_rank[who]
         if (who, block.key) not in self._usual:
+            group = self._group(who)
             same = [b for b in group if b.key == block.key]
             is_most = 2 * len(same) > len(group)
             self._usual[who, block.key] = _median(same, block) if is_most else None
         usual = self._usual[who, block.key]
-        return self._scaled(block, group) if usual is None else with_times(block, block, usual)
+        if usual is not None:
+            return with_times(block, block, usual)
+        if who not in self._totals:
+            self._totals[who] = _totals_ns(self._group(who))
+        return _scaled(block, self._totals[who])
+
+    def _group(self, who: Any) -> list[Block]:
+        """Blocks of a key of either kind."""
+        of_step = self.groups.get(who)
+        return self.of_rank[who] if of_step is None else [b for _, b in of_step]
 
     def typical(self, rank: int, position: int, without: set[int]) -> Block:
         """What peers do in this step; else what others do for operations of the same name in the
@@ -97,7 +106,7 @@ class Peers:
             others = self.of_rank[rank, block.signature]
         same = [b for b in others if b.signature == block.signature]
         if not same:
-            return self._scaled(block, others)
+            return _scaled(block, _totals_ns(others)) if others else block
         counts = Counter(b.key for b in same)
         key = max(counts, key=lambda k: (counts[k], k == block.key))
         alike_blocks = [b for b in same if b.key == key]
@@ -113,22 +122,26 @@ class Peers:
             )
         return self._names[key]
 
-    @staticmethod
-    def _scaled(block: Block, others: Sequence[Block]) -> Block:
-        """Peers call in another order: their whole step's times."""
-        if not others:
-            return block
 
-        def factor(values: Iterable[float], total: float) -> float:
-            return float(np.median(list(values))) / total if total > 0 else 1.0
+def _totals_ns(blocks: Sequence[Block]) -> tuple[float, float]:
+    """The median of what blocks take in all: their host, and their own work."""
+    hosts = [float(b.host_ns.sum()) for b in blocks]
+    works = [float(b.work_ns[b.call < 0].sum()) for b in blocks]
+    return float(np.median(hosts)), float(np.median(works))
 
-        is_own = block.call < 0
-        work = block.work_ns.copy()
-        typical = (float(b.work_ns[b.call < 0].sum()) for b in others)
-        work[is_own] *= factor(typical, float(work[is_own].sum()))
-        host_total = float(block.host_ns.sum())
-        host = block.host_ns * factor((float(b.host_ns.sum()) for b in others), host_total)
-        return with_times(block, block, (host, work, block.lag_ns))
+
+def _scaled(block: Block, totals_ns: tuple[float, float]) -> Block:
+    """Peers call in another order: their whole step's times."""
+
+    def factor(typical: float, total: float) -> float:
+        return typical / total if total > 0 else 1.0
+
+    typical_host, typical_work = totals_ns
+    is_own = block.call < 0
+    work = block.work_ns.copy()
+    work[is_own] *= factor(typical_work, float(work[is_own].sum()))
+    host = block.host_ns * factor(typical_host, float(block.host_ns.sum()))
+    return with_times(block, block, (host, work, block.lag_ns))
 
 
 class _Names:

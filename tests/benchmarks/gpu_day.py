@@ -92,11 +92,11 @@ def texts(name: str, numbers: Values) -> pl.Series:
     return (series.cast(pl.Int64) if is_whole else series.round(6)).cast(pl.String)
 
 
-def wide(folder: Path, seconds: range) -> Iterator[int]:
+def wide(folder: Path, seconds: range, hosts: int = HOSTS) -> Iterator[int]:
     """A table a host: a row a GPU and second. Yields the values of each file."""
     import polars as pl
 
-    for host in range(HOSTS):
+    for host in range(hosts):
         with (folder / f"node-{host}.csv").open("wb") as file:
             for hour in range(seconds.start, seconds.stop, 3600):
                 part = range(hour, min(hour + 3600, seconds.stop))

@@ -29,6 +29,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+import gpu_day
+
 import make_traces
 import peers
 
@@ -38,6 +40,8 @@ SHARED = ROOT.parent / "shared" / "data"
 
 SOURCE = SHARED / "kineto" / "hta" / "nccl_parser_config_nccl_data.json.gz"
 """Real events that the traces repeat; a recorded fixture stands in where it is absent."""
+
+TRACEKIT = [sys.executable, "-m", "tracekit", "-q"]
 
 STAND_IN = ROOT / "fixtures" / "recorded" / "ddp-healthy" / "rank0.pt.trace.json.gz"
 
@@ -66,9 +70,10 @@ def traces(work: Path, size_mb: int, ranks_count: int = 1) -> Path:
 
 @dataclass(frozen=True)
 class Measured:
-    """One command: best wall time, its peak memory, and what it printed."""
+    """One command: best wall time, its CPU time and peak memory, and what it printed."""
 
     wall_s: float
+    cpu_s: float
     peak_bytes: int
     after_imports_s: float | None
 
@@ -114,7 +119,8 @@ class Bench:
                 f"{' '.join(command)[:200]}\nfailed with {process.returncode}:\n"
                 + (self.work / "stderr.txt").read_text(errors="replace")[-2000:]
             )
-        return Measured(wall_s, usage.ru_maxrss * 1024, _after_imports(output))
+        cpu_s = usage.ru_utime + usage.ru_stime
+        return Measured(wall_s, cpu_s, usage.ru_maxrss * 1024, _after_imports(output))
 
     def clear_cache(self) -> None:
         """So that nothing is served from an earlier run."""
@@ -137,7 +143,10 @@ def say(text: str = "") -> None:
 def show(name: str, one: Measured) -> None:
     """A measured command."""
     after = f"  after imports {one.after_imports_s:7.2f} s" if one.after_imports_s else ""
-    say(f"  {name:<44} {one.wall_s:7.2f} s  {one.peak_bytes / 1e6:7.0f} MB{after}")
+    say(
+        f"  {name:<44} {one.wall_s:7.2f} s  {one.cpu_s:7.2f} CPU s  "
+        f"{one.peak_bytes / 1e6:7.0f} MB{after}"
+    )
 
 
 def ratio(name: str, theirs: float | None, ours: float | None, bar: str) -> None:
@@ -233,12 +242,55 @@ def whole_diagnosis(bench: Bench) -> None:
             show(f"tracekit diagnose, {name}", one)
 
 
+def many_ranks(bench: Bench) -> None:
+    """A job of 1,024 ranks: what grows with the square of ranks shows here first."""
+    ratios = []
+    for ranks, most_ingest_s, most_diagnose_s in ((256, None, None), (1024, 25, 10)):
+        job, run = bench.work / f"ranks-{ranks}", bench.work / "run"
+        say(f"\n{ranks} ranks")
+        if not job.is_dir():
+            wanted = ["simulate", "slow-gpu", "--ranks", str(ranks), "--steps", "3"]
+            bench.run([*TRACEKIT, *wanted, "--layout", "ddp", "-o", str(job)], repeat=1)
+        ingest = [*TRACEKIT, "ingest", str(job), "--run", str(run), "--workers", "1"]
+        ingested = bench.run(
+            ingest, before=partial(shutil.rmtree, run, ignore_errors=True), repeat=1
+        )
+        show("tracekit ingest --workers 1", ingested)
+        first = partial(shutil.rmtree, run / "answers", ignore_errors=True)
+        diagnosed = bench.run([*TRACEKIT, "diagnose", str(run)], before=first, repeat=1)
+        show("tracekit diagnose", diagnosed)
+        if most_ingest_s and most_diagnose_s:
+            say(f"    -> ingest {ingested.cpu_s:.1f} CPU s   (aim <= {most_ingest_s})")
+            say(f"    -> diagnose {diagnosed.cpu_s:.1f} CPU s   (aim <= {most_diagnose_s})")
+        ratios.append(diagnosed.cpu_s)
+    ratio("diagnose, CPU of 1,024 ranks over 256", ratios[1], ratios[0], "4 is as many ranks")
+
+
+def many_gpus(bench: Bench) -> None:
+    """Ten minutes of 4,096 GPUs, 20 counters a second: 49 million values."""
+    say("\n4,096 GPUs")
+    folder, run = bench.work / "gpus-4096", bench.work / "run"
+    if not folder.is_dir():
+        folder.mkdir()
+        sum(gpu_day.wide(folder, range(600), hosts=512))
+    ingest = [*TRACEKIT, "ingest", str(folder), "--run", str(run), "--workers", "1"]
+    show(
+        "tracekit ingest --workers 1",
+        bench.run(ingest, before=partial(shutil.rmtree, run, ignore_errors=True), repeat=1),
+    )
+    diagnosed = bench.run([*TRACEKIT, "diagnose", str(run)], repeat=1)
+    show("tracekit diagnose", diagnosed)
+    say(f"    -> diagnose {diagnosed.cpu_s:.1f} CPU s   (aim <= 15)")
+
+
 PARTS = {
     "overlap": overlap_against_hta,
     "ingest": ingest_against_json_load,
     "workers": two_workers,
     "start": start_up,
     "diagnose": whole_diagnosis,
+    "ranks": many_ranks,
+    "gpus": many_gpus,
 }
 
 

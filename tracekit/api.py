@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -297,7 +297,10 @@ class OpenRun:
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self.close()
-        if isinstance(error, DamagedRunError):  # seen once DuckDB read a file
+        if self.run.failures is not None:
+            if isinstance(error, Exception) and self.run.failures:
+                raise self.run.failures[-1] from None
+        elif isinstance(error, DamagedRunError):  # seen once DuckDB read a file
             self._leave_cache(error)
         elif isinstance(error, Exception) and not isinstance(error, TracekitError):
             self._blame_damage(error)
@@ -380,9 +383,12 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     nsys: PathLike | None = None,
     budget_s: float | None = None,
     progress: runs.Progress | None = None,
+    in_place: bool = False,
 ) -> OpenRun:
     """Open a run, or raw paths through the cache.
 
+    A run in an object store is copied into the cache. ``in_place`` reads of a large one the columns
+    and row groups that a query needs, each time: for a query or two.
     ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     ``budget_s`` ends the reading in time for a report within as many seconds; files that are left
     are named in the report, and the next call goes on with them.
@@ -391,6 +397,10 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     """
     given = _listed(paths)
     named, jobs = tuple(map(str, given)), tuple(map(str, job))
+    if in_place and not job and len(given) == 1 and is_uri(given[0]):
+        there = _opened_in_place(named[0], selection, memory_bytes)
+        if there is not None:
+            return OpenRun(there, named[0], Target(named))
     if any(is_uri(path) for path in given):
         given = [_fetched(given)]
     folder = Path(given[0])
@@ -408,7 +418,11 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
         opened = _open_cached(
             given, job, selection, workers, memory_bytes, exporter, budget_s, progress
         )
-    chosen = _last_attempt(opened, selection or Selection(), memory_bytes)
+    chosen = _last_attempt(
+        opened,
+        selection or Selection(),
+        lambda part: store.open_run(opened.path, part, memory_bytes=memory_bytes),
+    )
     more = f" and {len(given) - SHOWN_PATHS} more" if len(given) > SHOWN_PATHS else ""
     # What was read of many paths is kept in one folder, which is a run with its description.
     target = Target(named, jobs) if len(given) <= SHOWN_PATHS else Target((str(opened.path),))
@@ -426,6 +440,33 @@ def _fetched(paths: Sequence[PathLike]) -> Path:
     from tracekit.fetch import fetched
 
     return fetched(str(paths[0]))
+
+
+def _opened_in_place(
+    uri: str, selection: Selection | None, memory_bytes: int | None
+) -> store.Run | None:
+    """A large run read where it lies, with its last attempt; None where it must be copied, because
+    this version would derive it otherwise."""
+    from tracekit.fetch import in_place
+
+    there = in_place(uri)
+    if there is None or runs.staleness(there.manifest).is_derived_otherwise:
+        return None
+    for remark in _remarks(there.manifest):
+        _LOG.warning("note: %s: %s", uri, remark)
+
+    def opened(part: Selection) -> store.Run:
+        return store.open_elsewhere(
+            there.folder,
+            there.manifest,
+            there.tables,
+            there.failures,
+            part,
+            memory_bytes=memory_bytes,
+        )
+
+    chosen = selection or Selection()
+    return _last_attempt(opened(chosen), chosen, opened)
 
 
 def _opened(folder: Path, selection: Selection | None, memory_bytes: int | None) -> store.Run:
@@ -520,7 +561,9 @@ def _sweep(folder: Path) -> None:
         runs.sweep_dead_work(folder)
 
 
-def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None) -> store.Run:
+def _last_attempt(
+    run: store.Run, selection: Selection, again: Callable[[Selection], store.Run]
+) -> store.Run:
     """Nothing is averaged across attempts: the last one, unless one was named."""
     if selection.attempt is not None or run.rows_count("run") <= 1:
         return run
@@ -532,11 +575,7 @@ def _last_attempt(run: store.Run, selection: Selection, memory_bytes: int | None
     if not row or row[0] <= 1:
         return run
     run.close()
-    return store.open_run(
-        run.path,
-        replace(selection, attempt=int(row[1])),
-        memory_bytes=memory_bytes,
-    )
+    return again(replace(selection, attempt=int(row[1])))
 
 
 def _open_cached(

@@ -1,17 +1,29 @@
-"""A run that lies in an object store, copied into the cache: whole, or not at all."""
+"""A run that lies in an object store: copied into the cache, whole or not at all; or, where a query
+or two need a part of a large one, read in place."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit import cache
 from tracekit.errors import DamagedRunError, StoreError
 from tracekit.objects import Objects
+from tracekit.schema import table
 from tracekit.store import damage
-from tracekit.store.manifest import Manifest, load, manifests_dir, mark, work_path
+from tracekit.store.manifest import Manifest, ShardFile, load, manifests_dir, mark, work_path
 
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+IN_PLACE_BYTES = 16 << 20
+"""Smaller runs are copied whole: of each of some thirty files the end is read in any case, and the
+next command needs no store."""
 _GENERATION = re.compile(r"manifests/(\d+)\.json")
 
 
@@ -79,6 +91,49 @@ def fetched(uri: str) -> Path:
     StoreError where there is no run, or the store cannot be read.
     """
     run = Objects(uri)
+    manifest = _latest(run)
+    folder = _folder(run, manifest)
+    if not cache.is_kept(folder) or not _is_whole(folder):
+        folder = cache.make_folder(folder)
+        copied(run, manifest, folder)
+        cache.trim()
+    cache.touch(folder)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A generation of a run that is read where it lies."""
+
+    folder: Path
+    """Where answers are kept."""
+    manifest: Manifest
+    tables: Mapping[str, ds.Dataset]
+    failures: list[StoreError]
+    """What could not be read: whoever reads for Arrow can only fail with a text."""
+
+
+def in_place(uri: str) -> InPlace | None:
+    """The latest generation of a run; None where to copy it costs no more, or that was done.
+
+    Errors as ``fetched``.
+    """
+    run = Objects(uri)
+    manifest = _latest(run)
+    folder = _folder(run, manifest)
+    if cache.is_kept(folder) or sum(f.file_bytes for f in manifest.files) < IN_PLACE_BYTES:
+        return None
+    files: dict[str, list[ShardFile]] = {}
+    for file in manifest.files:
+        files.setdefault(file.table, []).append(file)
+    folder = cache.make_folder(folder)
+    cache.touch(folder)
+    failures: list[StoreError] = []
+    tables = {name: _dataset(run, name, listed, failures) for name, listed in files.items()}
+    return InPlace(folder, manifest, tables, failures)
+
+
+def _latest(run: Objects) -> Manifest:
     manifest = manifest_of(run)
     if manifest is None:
         raise StoreError(
@@ -86,13 +141,67 @@ def fetched(uri: str) -> Path:
             hint="tracekit lake ls LAKE names the runs of a lake; of raw files make one with "
             "tracekit ingest PATH --lake LAKE, from where they are files",
         )
-    folder = cache.run_folder([(run.uri, manifest.generation, 0)], manifest.key, "fetched")
-    if not cache.is_kept(folder) or not _is_whole(folder):
-        folder = cache.make_folder(folder)
-        copied(run, manifest, folder)
-        cache.trim()
-    cache.touch(folder)
-    return folder
+    return manifest
+
+
+def _folder(run: Objects, manifest: Manifest) -> Path:
+    return cache.run_folder([(run.uri, manifest.generation, 0)], manifest.key, "fetched")
+
+
+def _dataset(
+    run: Objects, name: str, files: Iterable[ShardFile], failures: list[StoreError]
+) -> ds.Dataset:
+    """A table in its files; nothing is asked before something is read of it."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    form = ds.ParquetFileFormat()
+    fragments = [
+        form.make_fragment(
+            pa.PythonFile(_Stored(run, file.path, file.file_bytes, failures), mode="r")
+        )
+        for file in files
+    ]
+    # Not as the files have it, where a column may be a dictionary: DuckDB orders these by code.
+    return ds.FileSystemDataset(fragments, table(name).arrow_schema(), form)
+
+
+class _Stored(io.RawIOBase):
+    """An object as a file to be read here and there. Arrow reads it from one thread at a time."""
+
+    def __init__(
+        self, run: Objects, name: str, size_bytes: int, failures: list[StoreError]
+    ) -> None:
+        super().__init__()
+        self._failures = failures
+        self._read = run.ranges(name, size_bytes)
+        self._size_bytes = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
+        self._at = max(0, origin + offset)
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        left = max(0, self._size_bytes - self._at)
+        count = left if size is None or size < 0 else min(size, left)
+        try:
+            data = self._read(self._at, count) if count else b""
+        except StoreError as error:
+            self._failures.append(error)
+            raise
+        self._at += count
+        return data
 
 
 def _is_whole(folder: Path) -> bool:

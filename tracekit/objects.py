@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from tracekit.errors import StoreError, UsageError
@@ -194,6 +194,29 @@ class Objects:
                 return None
 
         return self._asked(f"{name}: cannot be read", ask)
+
+    def ranges(self, name: str, size_bytes: int) -> Callable[[int, int], bytes]:
+        """Reads a part of an object of that size: from a byte on, so many bytes."""
+        opened: list[Any] = []
+
+        def read(start: int, count: int) -> bytes:
+            def ask() -> bytes:
+                if not opened:
+                    opened.append(self._fs.open_input_file(self._path(name)))
+                try:
+                    if opened[0].size() != size_bytes:
+                        raise OSError("of another size than it should be")
+                    data = bytes(opened[0].read_at(count, start))
+                    if len(data) != count:
+                        raise OSError("shorter than it should be")
+                except OSError:
+                    opened.clear()
+                    raise
+                return data
+
+            return self._asked(f"{name}: cannot be read", ask)
+
+        return read
 
     def write(self, name: str, data: bytes) -> None:
         """Let an object be these bytes."""

@@ -15,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from tracekit import api, objects, runs
+from tracekit import api, catalog, fetch, objects, runs, schema
 from tracekit.cluster import Cluster
 from tracekit.errors import StoreError, UsageError
 from tracekit.fleet.diagnosed import diagnosed
@@ -28,6 +31,7 @@ from tracekit.fleet.lakes import lake_at, make_lake
 from tracekit.fleet.object_lake import ObjectLake
 from tracekit.objects import Objects
 from tracekit.runs import plan
+from tracekit.store import Selection, ShardFile
 from traces import write_job
 
 URI = "s3://bucket/lake"
@@ -231,6 +235,111 @@ def test_what_was_fetched_and_then_damaged_is_fetched_again(bucket: Path, job: P
     shutil.rmtree(kept)
     with pytest.raises(StoreError, match=r"s3://bucket/lake/runs/j/data/.* not those"):
         api.open(lake.path("j"))
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes that are read in place, by object; every run is large enough."""
+    monkeypatch.setattr(fetch, "IN_PLACE_BYTES", 0)
+    read: dict[str, int] = {}
+    real = Objects.ranges
+
+    def ranges(self: Objects, name: str, size_bytes: int) -> Callable[[int, int], bytes]:
+        ask = real(self, name, size_bytes)
+
+        def counted(start: int, count: int) -> bytes:
+            read[name] = read.get(name, 0) + count
+            return ask(start, count)
+
+        return counted
+
+    monkeypatch.setattr(Objects, "ranges", ranges)
+    return read
+
+
+def test_in_place_every_query_answers_as_of_a_copy(
+    bucket: Path, job: Path, parts: dict[str, int]
+) -> None:
+    lake = make_lake(URI)
+    lake.add([job], name="j", workers=1)
+    uri = lake.path("j")
+    names = [q.name for q in catalog.queries()]
+    part = Selection(ranks=((1, 1),))
+    statement = "SELECT name, count(*) AS n FROM gpu_op GROUP BY name ORDER BY name"
+    with api.open(uri, in_place=True) as there:
+        told = {name: there.table(name).to_pylist() for name in names}
+        beside = dict(there.answers.each(names))
+        counts = there.rows(statement).to_pylist()
+    assert parts
+    assert not list((bucket.parent.parent / "cache").rglob("*.parquet"))
+    with api.open(uri, in_place=True, selection=part) as there:
+        assert there.answers.rows("job_sources")  # by a connection beside the first
+        of_one = there.table("step_time").to_pylist()
+    with api.open(uri, selection=part) as copy:
+        assert of_one == copy.table("step_time").to_pylist()
+    parts.clear()
+    with api.open(uri, in_place=True) as copy:  # which is there now
+        assert told == {name: copy.table(name).to_pylist() for name in names}
+        assert counts == copy.rows(statement).to_pylist()
+        assert beside == dict(copy.answers.each(names))
+    assert not parts
+
+
+def test_in_place_only_the_columns_and_row_groups_that_are_asked_for_are_read(
+    bucket: Path, tmp_path: Path, parts: dict[str, int]
+) -> None:
+    del bucket
+    rows = 200_000
+    columns = schema.table("host_op").arrow_schema()
+    values = {
+        f.name: pa.array(range(rows), f.type)
+        if pa.types.is_integer(f.type)
+        else pa.array((str(i) for i in range(rows)), f.type)
+        for f in columns
+    }
+    written = pa.table(values, schema=columns)
+    names = written.schema.get_field_index("name")
+    coded = written.set_column(names, "name", written["name"].dictionary_encode())  # as some are
+    pq.write_table(coded, tmp_path / "x.parquet", row_group_size=20_000)
+    at = Objects("s3://bucket/part")
+    at.upload(tmp_path, ["x.parquet"])
+    size = at.sizes()["x.parquet"]
+    file = ShardFile("host_op", "x.parquet", rows, size)
+    con = duckdb.connect()
+    con.register("t", fetch._dataset(at, "host_op", [file], []))
+    assert con.execute("SELECT count(DISTINCT thread) FROM t").fetchall() == [(rows,)]
+    of_one_column = parts.pop("x.parquet")
+    where = f"WHERE start_ns BETWEEN {rows // 2} AND {rows // 2 + 9}"
+    assert con.execute(f"SELECT count(DISTINCT thread) FROM t {where}").fetchall() == [(10,)]
+    of_one_row_group = parts.pop("x.parquet")
+    assert con.execute(f"SELECT typeof(name), name FROM t {where}").fetchone() == (
+        "VARCHAR",
+        str(rows // 2),
+    )
+    of = pq.read_metadata(tmp_path / "x.parquet")
+    chunks = [of.row_group(i).column(7).total_compressed_size for i in range(of.num_row_groups)]
+    assert of.schema.column(7).name == "thread"
+    assert sum(chunks) <= of_one_column < 1.5 * sum(chunks) < size / 4  # and ends of the file
+    assert of_one_row_group < of_one_column / 2
+
+
+def test_in_place_a_store_that_fails_is_named_as_such(
+    bucket: Path, job: Path, parts: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake(URI)
+    lake.add([job], name="j", workers=1)
+    with (
+        pytest.raises(StoreError, match=r"gpu_op.*\.parquet: cannot be read"),
+        api.open(lake.path("j"), in_place=True) as run,
+    ):
+        for file in (bucket / "lake" / "runs" / "j").rglob("gpu_op*.parquet"):
+            file.write_bytes(b"short")
+        run.table("kernel_summary")
+    assert parts
+    for file in (bucket / "lake" / "runs" / "j").rglob("source_context*.parquet"):
+        file.unlink()
+    with pytest.raises(StoreError, match=r"source_context.*: cannot be read \(it is not there\)"):
+        api.open(lake.path("j"), in_place=True)
 
 
 def test_what_is_no_card_of_a_run_is_named(bucket: Path, job: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from store_servers import ALL, Plan, asked, command, proxied, roll_up_one, rows_
 
 from tracekit import objects
 from tracekit.fleet.lakes import lake_at, make_lake
+from tracekit.fleet.object_lake import ObjectLake
+from tracekit.fleet.rollup import rolled_up
+from tracekit.fleet.store import FleetStore
 from tracekit.objects import Objects
 from traces import write_job
 
@@ -139,3 +143,27 @@ def test_workers_of_a_cluster_need_nothing_but_the_store(
     assert rows_of(ROOT) == rows_of(tmp_path / "plain")
     assert told_of(f"{ROOT}/runs/j") == told_of(plain.path("j"))
     assert not Objects(ROOT).sizes("tmp")
+
+
+def test_a_night_asks_no_more_of_the_store_however_many_runs_it_has_seen(
+    plan: Plan, job: Path
+) -> None:
+    lake = lake_at(str(make_lake(ROOT).root))
+    assert isinstance(lake, ObjectLake)
+    lake.add([job], name="j", workers=1)
+    roll_up_one(ROOT)
+    entry = lake.entry("j")
+    assert entry.card is not None
+    row = FleetStore(lake.fleet).ledger()["j"]
+
+    def requests_of_a_night() -> int:
+        plan()
+        assert rolled_up(lake_at(ROOT)).done == ()
+        return plan()["ok"]
+
+    few = requests_of_a_night()
+    for index in range(60):
+        lake._write_card(replace(entry.card, name=f"j{index}"), None)
+    FleetStore(lake.fleet).write_ledger([{**row, "run": f"j{i}"} for i in range(60)])
+    assert rolled_up(lake_at(ROOT)).unchanged_count == 61
+    assert requests_of_a_night() <= few + 4  # of the ledger's one commit more

@@ -30,8 +30,9 @@ def open_target(
     part: o.Part | None = None,
     nsys: str | None = None,
     budget: str | None = None,
+    in_place: bool = False,
 ) -> OpenRun:
-    """A run, or raw paths through the cache, with a progress bar."""
+    """A run, or raw paths through the cache, with a progress bar; ``in_place`` as ``api.open``."""
     from tracekit import api
 
     part = part or o.Part()
@@ -46,6 +47,7 @@ def open_target(
             nsys=nsys,
             budget_s=o.parse_duration(budget, "--budget"),
             progress=progress,
+            in_place=in_place,
         )
     if run.target is not None:
         run.target = replace(run.target, part=o.selection_words(selected))
@@ -154,7 +156,7 @@ def query(
         raise UsageError("query needs a run and a name", hint="tracekit query --list")
     catalog.find(name)  # a wrong name must not cost an ingest
     check_target(output, force)
-    with open_target(paths, job, part) as run:
+    with open_target(paths, job, part, in_place=True) as run:
         tell_losses(run)
         write_rows(_asked(run, name, _params(param), format_), format_, output)
 
@@ -223,7 +225,7 @@ def sql(
 
     check_target(output, force)
     text = _statement(statement, file)
-    with open_target([target], job, part) as run:
+    with open_target([target], job, part, in_place=True) as run:
         tell_losses(run)
         limit = part.memory_bytes or DEFAULT_MEMORY_BYTES
         with bounded(limit):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from tracekit.correction import corrected_sql
-from tracekit.errors import DamagedRunError, StoreError
+from tracekit.errors import DamagedRunError, StoreError, TracekitError
 from tracekit.schema import REGISTRY_VERSION, TABLES, Table, table
 from tracekit.store import damage
 from tracekit.store.manifest import Manifest, ShardFile, load, work_path
@@ -33,6 +33,7 @@ from tracekit.store.statement import rows_of, run_select
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 
@@ -69,6 +70,8 @@ class Run:
     """Tables that have rows in this run."""
     _chosen: Selection
     _connect: Callable[[], _Connected]
+    failures: Sequence[TracekitError] | None = None
+    """Of a run that is read elsewhere: what could not be. None: its files are here."""
 
     @cached_property
     def _connected(self) -> _Connected:
@@ -235,11 +238,22 @@ def _threads(files: Iterable[ShardFile]) -> int | None:
 
 
 _one_threaded: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
+_registered: WeakKeyDictionary[duckdb.DuckDBPyConnection, Mapping[str, ds.Dataset]] = (
+    WeakKeyDictionary()
+)
+
+
+def _register(con: duckdb.DuckDBPyConnection, stored: Mapping[str, ds.Dataset]) -> None:
+    """Let a connection select from datasets; each connection of a database has its own names."""
+    for name, dataset in stored.items():
+        con.register(f"stored_{name}", dataset)
+    _registered[con] = stored
 
 
 def beside(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
     """Another connection to the same database, for a query that runs at the same time."""
     other = con.cursor()
+    _register(other, _registered.get(con, {}))
     if con in _one_threaded:
         _mark_one_threaded(other)
     return other
@@ -295,9 +309,10 @@ def open_physical(
         spill=_spill(run),
     )
     wanted = {t.name for t in TABLES if t.kind == "source"} if tables is None else set(tables)
+    stored = _read_parquet(by_table)
     for of in TABLES:
-        if of.name in by_table and of.name in wanted:
-            con.execute(f"CREATE VIEW {of.name} AS {_physical(of, by_table)}")
+        if of.name in stored and of.name in wanted:
+            con.execute(f"CREATE VIEW {of.name} AS {_physical(of, stored)}")
         elif of.name in wanted:
             columns = ", ".join(f"{_name(c.name)} {c.type}" for c in of.stored_columns)
             con.execute(f"CREATE TABLE {of.name} ({columns})")
@@ -320,12 +335,7 @@ def open_run(
     manifest = load(path)
     if manifest is None:
         raise StoreError(f"{path}: not a run (no manifest)", hint="tracekit ingest PATH --run RUN")
-    if manifest.registry_version != REGISTRY_VERSION:
-        raise StoreError(
-            f"{path}: written with registry version {manifest.registry_version}, "
-            f"this tracekit has {REGISTRY_VERSION}",
-            hint="ingest the sources again into a new folder",
-        )
+    _check_registry(manifest, str(path))
     chosen = selection or Selection()
     by_table = _paths_by_table(path, manifest.files)
     damage.verify_if_small(path, manifest.files)
@@ -338,7 +348,7 @@ def open_run(
             spill=_spill(path),
         )
         with damage.blaming(path, manifest.files):
-            waiting, comes_to = _views(con, by_table, chosen)
+            waiting, comes_to = _views(con, _read_parquet(by_table), chosen)
             may_have_hosts = _may_have_hosts(con, manifest.files, comes_to)
         lock(con)
         return _Connected(con, waiting, comes_to, may_have_hosts)
@@ -347,6 +357,50 @@ def open_run(
     if not lazily or not chosen.is_empty():
         run.prepare(())
     return run
+
+
+def open_elsewhere(
+    folder: Path,
+    manifest: Manifest,
+    stored: Mapping[str, ds.Dataset],
+    failures: Sequence[TracekitError],
+    selection: Selection | None = None,
+    *,
+    memory_bytes: int | None = None,
+) -> Run:
+    """A run whose tables are datasets, of which only the columns and row groups are read that a
+    query needs, each time. ``folder``: where a query may spill, and answers are kept;
+    ``failures``: where whoever reads them says what could not be."""
+    _check_registry(manifest, str(folder))
+    chosen = selection or Selection()
+
+    def connected() -> _Connected:
+        con = connect(
+            (), threads=_threads(manifest.files), memory_bytes=memory_bytes, spill=_spill(folder)
+        )
+        _register(con, stored)
+        waiting, comes_to = _views(con, {name: f"stored_{name}" for name in stored}, chosen)
+        may_have_hosts = _may_have_hosts(con, manifest.files, comes_to)
+        lock(con)
+        return _Connected(con, waiting, comes_to, may_have_hosts)
+
+    run = Run(folder, manifest, frozenset(stored), chosen, connected, failures)
+    try:
+        run.prepare(())
+    except Exception:
+        if failures:
+            raise failures[-1] from None
+        raise
+    return run
+
+
+def _check_registry(manifest: Manifest, where: str) -> None:
+    if manifest.registry_version != REGISTRY_VERSION:
+        raise StoreError(
+            f"{where}: written with registry version {manifest.registry_version}, "
+            f"this tracekit has {REGISTRY_VERSION}",
+            hint="ingest the sources again into a new folder",
+        )
 
 
 def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str]]:
@@ -365,15 +419,22 @@ def _paths_by_table(run: Path, files: Iterable[ShardFile]) -> dict[str, list[str
     return by_table
 
 
-def _physical(of: Table, by_table: dict[str, list[str]]) -> str:
+def _read_parquet(by_table: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What a table is selected from, by table: its files."""
+    return {
+        name: f"read_parquet([{', '.join(quote(p) for p in paths)}])"
+        for name, paths in by_table.items()
+    }
+
+
+def _physical(of: Table, stored: Mapping[str, str]) -> str:
     """SELECT of the stored columns of a table, typed, also where there is no file."""
     columns = of.stored_columns
-    if of.name not in by_table:
+    if of.name not in stored:
         empty = ", ".join(f"CAST(NULL AS {c.type}) AS {_name(c.name)}" for c in columns)
         return f"SELECT {empty} WHERE false"
-    paths = ", ".join(quote(p) for p in by_table[of.name])
     names = ", ".join(_name(c.name) for c in columns)
-    return f"SELECT {names} FROM read_parquet([{paths}])"
+    return f"SELECT {names} FROM {stored[of.name]}"
 
 
 def _name(name: str) -> str:
@@ -381,18 +442,18 @@ def _name(name: str) -> str:
 
 
 def _views(
-    con: duckdb.DuckDBPyConnection, by_table: dict[str, list[str]], selection: Selection
+    con: duckdb.DuckDBPyConnection, stored: Mapping[str, str], selection: Selection
 ) -> tuple[dict[str, str], Selection]:
     """By table: its rows, as SELECT; and what the selection comes to.
 
     What these stand on is made at once.
     """
-    chosen = prepare(con, lambda of: _physical(of, by_table), selection)
+    chosen = prepare(con, lambda of: _physical(of, stored), selection)
     moved = con.execute(
         "SELECT count(*) FROM source_context WHERE offset_ns <> 0 OR drift_ratio <> 0"
     ).fetchone()
     is_moved = bool(moved and moved[0])
-    step = _physical(table("step"), by_table)
+    step = _physical(table("step"), stored)
     inferred = con.execute(
         "CREATE TABLE inferred_step AS SELECT source_id, step, start_ns, end_ns "
         f"FROM ({step}) WHERE {_INFERRED}"
@@ -403,11 +464,11 @@ def _views(
         if of.name == "source_context":
             continue
         statements[of.name] = (
-            _source_view(of, by_table, chosen, is_moved, is_inferred)
+            _source_view(of, stored, chosen, is_moved, is_inferred)
             if any(c.is_context for c in of.columns) or of.name == "source"
-            else _selected(_physical(of, by_table), derived_clauses(of, chosen))
+            else _selected(_physical(of, stored), derived_clauses(of, chosen))
         )
-    check_times(con, _source_view(table("source"), by_table, chosen, is_moved, False), chosen)
+    check_times(con, _source_view(table("source"), stored, chosen, is_moved, False), chosen)
     return statements, chosen
 
 
@@ -441,7 +502,7 @@ def _may_have_hosts(
 
 def _source_view(
     of: Table,
-    by_table: dict[str, list[str]],
+    stored: Mapping[str, str],
     selection: Selection,
     is_moved: bool,
     is_inferred: bool,
@@ -458,7 +519,7 @@ def _source_view(
     # Sources that belong to nobody (unreadable files) still show in source and ingest_stat.
     join = "LEFT JOIN" if of.name in ("source", "ingest_stat") else "JOIN"
     select = (
-        f"SELECT {', '.join(columns)} FROM ({_physical(of, by_table)}) t"
+        f"SELECT {', '.join(columns)} FROM ({_physical(of, stored)}) t"
         f" {join} source_context c USING (source_id)"
     )
     if is_inferred and of.name in _ASKED:

@@ -276,6 +276,26 @@ def test_seconds_that_change_between_short_steps_are_no_stalls() -> None:
     assert told(whole_seconds(rows))[1] == []
 
 
+@pytest.mark.parametrize("has_clock", [True, False])
+def test_a_hiccup_of_the_one_step_that_a_line_times_is_no_stall_of_all(has_clock: bool) -> None:
+    """nanoGPT prints every tenth step's own duration."""
+    durs = [8 * d for d in noisy(5000)]
+    durs[2999] += 24  # a step that is timed
+    rows = [
+        r | {"is_averaged": False, "dur_ns": round(durs[r["step"] - 1] * SECOND)}
+        | ({} if has_clock else {"time_ns": None})
+        for r in lines(durs, every=10)
+    ]  # fmt: skip
+    assert told(rows)[1] == []
+    durs[3995] += 600  # one that is not
+    rows = [
+        r | {"is_averaged": False, "dur_ns": round(durs[r["step"] - 1] * SECOND)}
+        for r in lines(durs, every=10)
+    ]
+    (stall,) = told(rows)[1]
+    assert stall["lost_ns"] == pytest.approx(600 * SECOND, rel=0.02)
+
+
 def test_a_stall_beside_whole_seconds_is_told_to_the_second() -> None:
     rows = lines([0.03 * d for d in noisy(20_000)])
     for row in rows[9000:]:

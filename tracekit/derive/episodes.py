@@ -86,6 +86,8 @@ class Lines:
     wall: Floats
     """nan for the first of a start, and without a clock."""
     is_first: Bools
+    is_sample: Bools
+    """Whether the duration is of the line's last step alone, as nanoGPT and MaxText print it."""
 
 
 def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list[dict[str, Any]]:
@@ -161,10 +163,13 @@ class _Series:
         self.phases = {name: is_before[at] for name, is_before in phases_of.items()}
         self.step, self.end, self.count = lines.step[at], lines.end[at], lines.count[at]
         self.dur = lines.dur[at]
-        spent = self.dur * self.count
+        self.usual = float(np.median(self.dur))
+        # Of one step in ten a hiccup says nothing of the nine before it.
+        spent = np.where(
+            lines.is_sample[at], self.dur + self.usual * (self.count - 1), self.dur * self.count
+        )
         self.taken = np.fmax(spent, lines.wall[at] - _stamp_tick(lines, spent, at))
         """ns from the line before: what a line states may leave out what lay between."""
-        self.usual = float(np.median(self.dur))
         self.tick = _tick(lines)
         self.clock = np.cumsum(np.minimum(self.taken, spent + self.usual * self.count)) / DAY_NS
         """Days of training up to the line: known without a clock, too."""

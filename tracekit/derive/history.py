@@ -67,6 +67,8 @@ class _Log:
     end: Ints
     elapsed: Ints
     stated: Floats
+    is_sample: Bools
+    """Whether that is of a line's last step alone."""
     first_count: Ints
     """Steps that a line stands for as the first of a start."""
 
@@ -91,7 +93,7 @@ def _logs(
         """
         SELECT source_id, place, format, step, epoch, total_steps_count, tag,
                coalesce(time_ns, -1) AS time_ns, coalesce(elapsed_ns, -1) AS elapsed_ns,
-               coalesce(dur_ns, -1) AS dur_ns
+               coalesce(dur_ns, -1) AS dur_ns, coalesce(is_averaged, true) AS is_averaged
         FROM job_step WHERE step IS NOT NULL AND list_contains($used, source_id)
         ORDER BY source_id, place, epoch, step
         """,
@@ -182,6 +184,7 @@ def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) 
         end[is_new],
         rows["elapsed_ns"].to_numpy()[is_new],
         np.where(dur > 0, dur, np.nan)[is_new],
+        ~rows["is_averaged"].to_numpy(zero_copy_only=False)[is_new],
         first_count[is_new],
     )
 
@@ -229,9 +232,11 @@ def _joined(logs: list[_Log]) -> Lines | None:
         known = ~is_first & (clock >= 0) & (np.roll(clock, 1) >= 0) & (gone >= 0)
         wall[known] = gone[known]
     said = np.isfinite(stated)
-    dur = stated if 2 * said.sum() >= len(step) else wall / count
+    is_stated = 2 * said.sum() >= len(step)
+    dur = stated if is_stated else wall / count
+    is_sample = np.concatenate([log.is_sample for log in chosen]) & is_stated
     source = np.concatenate([np.full(len(log.step), log.source_id) for log in chosen])
-    return Lines(start, step, source, place, end, count, dur, wall, is_first)
+    return Lines(start, step, source, place, end, count, dur, wall, is_first, is_sample)
 
 
 def _is_told(log: _Log, other: _Log) -> bool:

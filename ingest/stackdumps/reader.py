@@ -101,8 +101,8 @@ class StackReader:
 
     def __init__(self, sink: Sink, path: str = "") -> None:
         self._sink = sink
-        found = _FOLDER.search(path.replace("\\", "/"))
-        self._local_rank = int(found[1]) if found else None
+        folder = _FOLDER.search(path.replace("\\", "/"))
+        self._local_rank = int(folder[1]) if folder else None
         self._dumps: dict[bytes, _Dump] = {}
         self._reading: dict[bytes, _Thread] = {}
         """The thread whose frames are being read, by what stands before its lines."""
@@ -134,45 +134,45 @@ class StackReader:
     # --- what begins ----------------------------------------------------------------------------
 
     def _begin(self, line: bytes, place: int) -> bool:
-        if found := _PYSPY.search(line):
-            thread = _Thread(place, found[1], state=found[2].decode())
-            prefix = line[: found.start()]
-            dump = self._dump(prefix, "py-spy", found[1])
+        if pyspy := _PYSPY.search(line):
+            thread = _Thread(place, pyspy[1], state=pyspy[2].decode())
+            prefix = line[: pyspy.start()]
+            dump = self._dump(prefix, "py-spy", pyspy[1])
             if dump is not None:
-                is_first = found[1].isdigit() and int(found[1]) == dump.pid
-                thread.is_main = found[3] == b"MainThread" or is_first
+                is_first = pyspy[1].isdigit() and int(pyspy[1]) == dump.pid
+                thread.is_main = pyspy[3] == b"MainThread" or is_first
                 self._add(prefix, dump, thread)
-        elif found := _FAULT.search(line):
-            prefix, key = line[: found.start()], found["id"] or b""
+        elif fault := _FAULT.search(line):
+            prefix, key = line[: fault.start()], fault["id"] or b""
             dump = self._dump(prefix, "faulthandler", key)
             if dump is not None:
                 self._add(prefix, dump, _Thread(place, key))
-        elif found := _GDB.search(line):
-            prefix = line[: found.start()]
+        elif gdb := _GDB.search(line):
+            prefix = line[: gdb.start()]
             # Once for native frames and once for those of Python: both are of one moment.
             dump = self._dump(prefix, "gdb")
             if dump is not None:
-                thread = _Thread(place, found["lwp"], is_main=found["number"] == b"1")
+                thread = _Thread(place, gdb["lwp"], is_main=gdb["number"] == b"1")
                 if thread.is_main:
-                    dump.pid = int(found["lwp"])
+                    dump.pid = int(gdb["lwp"])
                 self._add(prefix, dump, thread)
-        elif found := _WATCHDOG.search(line):
+        elif watchdog := _WATCHDOG.search(line):
             launcher = _EACH_LINE.match(line)
             prefix = launcher[0] if launcher else b""
-            dump = self._new(prefix, "watchdog", line[: found.start()])
+            dump = self._new(prefix, "watchdog", line[: watchdog.start()])
             self._add(prefix, dump, _Thread(place, b"", is_main=True))
-        elif (found := _PROCESS.search(line)) and found.start() <= MAX_PREFIX_BYTES:
+        elif (process := _PROCESS.search(line)) and process.start() <= MAX_PREFIX_BYTES:
             if len(self._asked) < MAX_OPEN:
-                self._asked[line[: found.start()]] = int(found[1]), line[found.end() :]
+                self._asked[line[: process.start()]] = int(process[1]), line[process.end() :]
             return False
-        elif found := _TIMEOUT.search(line):
-            self._end(line[: found.start()])
+        elif timeout := _TIMEOUT.search(line):
+            self._end(line[: timeout.start()])
             return False
-        elif found := _GDB_PROCESS.search(line):
-            dump = self._dumps.get(line[: found.start()])
+        elif gdb_process := _GDB_PROCESS.search(line):
+            dump = self._dumps.get(line[: gdb_process.start()])
             if dump is not None and dump.format == "gdb":
-                dump.pid = int(found[1])
-                self._end(line[: found.start()])
+                dump.pid = int(gdb_process[1])
+                self._end(line[: gdb_process.start()])
         else:
             return False
         return True
@@ -196,10 +196,10 @@ class StackReader:
     def _new(self, prefix: bytes, format_: str, said: bytes) -> _Dump:
         self._end(prefix)
         dump = self._dumps[prefix] = _Dump(format_, local_rank=self._local_rank)
-        if found := _RANK.search(said):
-            dump.rank = int(found[1])
-        if found := _LOCAL.search(said):
-            dump.local_rank = int(found[1])
+        if rank := _RANK.search(said):
+            dump.rank = int(rank[1])
+        if local_rank := _LOCAL.search(said):
+            dump.local_rank = int(local_rank[1])
         return dump
 
     def _add(self, prefix: bytes, dump: _Dump, thread: _Thread) -> None:
@@ -234,10 +234,10 @@ class StackReader:
             if line.startswith(prefix) and _VERSION.match(line, len(prefix)):
                 dump = self._new(prefix, "py-spy", prefix)
                 dump.pid = pid
-                if found := _SAID_RANK.search(command):
-                    dump.rank = int(found[1])
-                if found := _SAID_LOCAL.search(command):
-                    dump.local_rank = int(found[1])
+                if rank := _SAID_RANK.search(command):
+                    dump.rank = int(rank[1])
+                if local_rank := _SAID_LOCAL.search(command):
+                    dump.local_rank = int(local_rank[1])
                 return True
         return False
 
@@ -332,9 +332,9 @@ def _pyspy(thread: _Thread, text: bytes) -> bool:
 
 
 def _faulthandler(thread: _Thread, text: bytes) -> bool:
-    if found := _FILE_FRAME.match(text):
-        line = int(found[2]) if found[2].isdigit() else None
-        _add_frame(thread, frame(_text(found[3]), _text(found[1]), line))
+    if file_frame := _FILE_FRAME.match(text):
+        line = int(file_frame[2]) if file_frame[2].isdigit() else None
+        _add_frame(thread, frame(_text(file_frame[3]), _text(file_frame[1]), line))
     elif text.startswith(b"  Garbage-collecting"):
         _add_frame(thread, "Garbage-collecting")
     elif not text.startswith((b"  ...", b"  <", b"  Binary file")):
@@ -345,33 +345,35 @@ def _faulthandler(thread: _Thread, text: bytes) -> bool:
 def _gdb(thread: _Thread, text: bytes) -> bool:
     if thread.is_python or text.startswith(b"Traceback (most recent call first)"):
         thread.is_python = True
-        if found := _FILE_FRAME.match(text):
-            _add_frame(thread, frame(_text(found[3]), _text(found[1]), int(found[2])))
+        if file_frame := _FILE_FRAME.match(text):
+            _add_frame(
+                thread, frame(_text(file_frame[3]), _text(file_frame[1]), int(file_frame[2]))
+            )
         return text.startswith((b" ", b"Traceback"))
-    found = _GDB_FRAME.match(text)
-    if found is None:
+    frame_line = _GDB_FRAME.match(text)
+    if frame_line is None:
         # A frame that goes on in the next line, as where gdb wraps them.
         return text.startswith(b"    ") and bool(thread.frames)
-    if inside := _GDB_PYTHON.search(found[1]):
+    if inside := _GDB_PYTHON.search(frame_line[1]):
         _add_frame(thread, frame(_text(inside[3]), _text(inside[1]), int(inside[2])))
         return True
-    at = max(found[1].rfind(b") at "), found[1].rfind(b") from "))
-    where = found[1][at:].split(b" ", 2)[2].rstrip() if at >= 0 else b""
+    at = max(frame_line[1].rfind(b") at "), frame_line[1].rfind(b") from "))
+    where = frame_line[1][at:].split(b" ", 2)[2].rstrip() if at >= 0 else b""
     if not _LOCATION.fullmatch(where):
         where = b""
     path, _, line = where.rpartition(b":")
     if path and line.isdigit() and len(line) < 10:
-        _add_frame(thread, frame(_text(found[1]), _text(path), int(line)))
+        _add_frame(thread, frame(_text(frame_line[1]), _text(path), int(line)))
     else:
-        _add_frame(thread, frame(_text(found[1]), _text(where) or None))
+        _add_frame(thread, frame(_text(frame_line[1]), _text(where) or None))
     return True
 
 
 def _watchdog(thread: _Thread, text: bytes) -> bool:
-    found = _WATCHDOG_FRAME.match(text)
-    if found is None:
+    frame_line = _WATCHDOG_FRAME.match(text)
+    if frame_line is None:
         return False
-    _add_frame(thread, frame(_text(found[1]), _text(found[2]), int(found[3])))
+    _add_frame(thread, frame(_text(frame_line[1]), _text(frame_line[2]), int(frame_line[3])))
     return True
 
 

@@ -42,12 +42,12 @@ def energy_joules(gpu_hours: float, watts: float | None) -> float | None:
 
 def amount(gpu_hours: float, joules: float | None, prices: Prices | None) -> float | None:
     """Hours and energy in money; None where neither has a price."""
-    found: float | None = None
+    price: float | None = None
     if prices is not None and prices.gpu_hour is not None:
-        found = gpu_hours * prices.gpu_hour
+        price = gpu_hours * prices.gpu_hour
     if prices is not None and prices.kilowatt_hour is not None and joules is not None:
-        found = (found or 0.0) + joules / JOULES_PER_KILOWATT_HOUR * prices.kilowatt_hour
-    return found
+        price = (price or 0.0) + joules / JOULES_PER_KILOWATT_HOUR * prices.kilowatt_hour
+    return price
 
 
 def priced(finding: Finding, facts: Facts) -> Finding:

@@ -93,7 +93,7 @@ class Process:
 
 def processes(facts: Facts) -> list[Process]:
     """The job's processes that were looked at."""
-    found: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    by_process: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in facts.of(QUERY):
         if row["rank"] is not None:
             key: tuple[object, ...] = ("rank", row["rank"])
@@ -101,8 +101,8 @@ def processes(facts: Facts) -> list[Process]:
             key = ("process", row["host"], row["pid"], row["local_rank"])
         else:
             key = ("row", row["source_id"], row["place"])
-        found[key].append(row)
-    return [Process(tuple(rows)) for rows in found.values()]
+        by_process[key].append(row)
+    return [Process(tuple(rows)) for rows in by_process.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,61 +122,61 @@ class Standing:
 
 def standing(facts: Facts) -> Standing | None:
     """Who stands elsewhere while most wait in a collective; None where that is not so."""
-    found = processes(facts)
-    waiting = [p for p in found if p.is_waiting]
-    away = [p for p in found if p.is_away]
-    if not waiting or not away or len(away) > len(waiting) or any(p.is_moving for p in found):
+    looked_at = processes(facts)
+    waiting = [p for p in looked_at if p.is_waiting]
+    away = [p for p in looked_at if p.is_away]
+    if not waiting or not away or len(away) > len(waiting) or any(p.is_moving for p in looked_at):
         return None
     known = {id(p) for p in (*waiting, *away)}
-    return Standing(waiting, away, [p for p in found if id(p) not in known])
+    return Standing(waiting, away, [p for p in looked_at if id(p) not in known])
 
 
 def is_unclear(facts: Facts) -> bool:
     """Whether stacks show one elsewhere, and of the others not whether they wait for it."""
-    found = processes(facts)
-    return any(p.is_away for p in found) and not any(p.is_waiting for p in found)
+    looked_at = processes(facts)
+    return any(p.is_away for p in looked_at) and not any(p.is_waiting for p in looked_at)
 
 
 def hang(facts: Facts, min_dumps_count: int) -> Finding | None:
     """The odd one out; a candidate where it was seen in fewer dumps than that."""
-    found = standing(facts)
-    if found is None:
+    stand = standing(facts)
+    if stand is None:
         return None
-    is_repeated = found.dumps_count >= min_dumps_count
-    named = sorted(p.rank for p in found.away if p.rank is not None)
-    is_told = is_repeated and len(found.away) == 1 and not found.others
-    shown = sorted(found.away, key=lambda p: (p.rank is None, p.rank or 0, p.name))[:MAX_NAMED]
+    is_repeated = stand.dumps_count >= min_dumps_count
+    named = sorted(p.rank for p in stand.away if p.rank is not None)
+    is_told = is_repeated and len(stand.away) == 1 and not stand.others
+    shown = sorted(stand.away, key=lambda p: (p.rank is None, p.rank or 0, p.name))[:MAX_NAMED]
     who = listed([f"{p.name} stood {p.where}" for p in shown])
-    rest = len(found.away) - len(shown)
+    rest = len(stand.away) - len(shown)
     more = f", and {plural(rest, 'other')} elsewhere" if rest else ""
-    says = f"{sentence(who)}{more}, while {_waiters(facts, found.waiting)}"
-    if found.others:
-        says += f"; of {plural(len(found.others), 'other')} it does not show whether they wait"
+    says = f"{sentence(who)}{more}, while {_waiters(facts, stand.waiting)}"
+    if stand.others:
+        says += f"; of {plural(len(stand.others), 'other')} it does not show whether they wait"
     if is_repeated:
-        says += f", in each of {found.dumps_count} dumps."
+        says += f", in each of {stand.dumps_count} dumps."
         says += " Whether this is a standstill or only so slow, stacks do not tell."
     else:
         says += ". One dump shows a moment: the last to come looks like this in any job."
     why = "they stand elsewhere while others wait in a collective"
     candidates = Candidates()
     if not is_told:
-        hosts = facts.hosts_of(named) if len(named) == len(found.away) else ()
+        hosts = facts.hosts_of(named) if len(named) == len(stand.away) else ()
         candidates = Candidates(ranks=tuple(named), hosts=hosts, why=why)
-    rows = [row for p in (*found.away, *found.waiting) for row in p.rows]
+    rows = [row for p in (*stand.away, *stand.waiting) for row in p.rows]
     return facts.finding(
         facts.scope(named if is_told else [], []),
         says,
         (
             Evidence(
                 "processes that stood in a collective",
-                float(len(found.waiting)),
+                float(len(stand.waiting)),
                 "count",
                 query=QUERY,
                 rows=facts.places(rows),
             ),
             Evidence(
                 "dumps of each process, at least",
-                float(found.dumps_count),
+                float(stand.dumps_count),
                 "count",
                 threshold=float(min_dumps_count),
                 query=QUERY,

@@ -16,7 +16,6 @@ from tracekit.ingest.base import (
     IngestOptions,
     Ingestor,
     Recognition,
-    Sink,
     SourceFile,
     Splitter,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "IngestOptions",
     "Ingestor",
     "Recognition",
-    "Sink",
     "SourceFile",
     "Splitter",
     "ingestor",

@@ -17,7 +17,7 @@ import msgspec
 from tracekit.errors import InputError
 from tracekit.job import JobDescription, is_job_file, merge_jobs, parse_job, read_given
 from tracekit.jobs_import import arguments, cluster, configs, topology
-from tracekit.jobs_import.topology import Topology, read_topology
+from tracekit.jobs_import.topology import read_topology
 from tracekit.wording import safe
 
 Reader = Callable[[str], JobDescription | None]
@@ -77,7 +77,6 @@ def load_descriptions(paths: Sequence[str | os.PathLike[str]]) -> JobDescription
 
 __all__ = [
     "READERS",
-    "Topology",
     "import_description",
     "load_description",
     "load_descriptions",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig, Silence
-from tracekit.report.model import Document, InputFile, InputIssue, Report
+from tracekit.report.model import InputFile, InputIssue, Report
 
 __all__ = [
     "DiagnoseConfig",
-    "Document",
     "InputFile",
     "InputIssue",
     "Report",

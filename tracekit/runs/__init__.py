@@ -5,7 +5,7 @@ options and the versions; ingesting the same again changes nothing. Finished sha
 that was killed are found again and kept.
 """
 
-from tracekit.runs.build import Staleness, derive_again, ingest, is_up_to_date, staleness
+from tracekit.runs.build import derive_again, ingest, is_up_to_date, staleness
 from tracekit.runs.execute import Progress, sweep_dead_work
 from tracekit.runs.keys import job_digest, sources_digest
 from tracekit.runs.plan import ShardTask, available_cpus, spread
@@ -21,7 +21,6 @@ from tracekit.runs.sources import (
 __all__ = [
     "Progress",
     "ShardTask",
-    "Staleness",
     "available_cpus",
     "columns_of",
     "derive_again",

@@ -20,20 +20,16 @@ from __future__ import annotations
 
 from tracekit.schema import counters, history, joined, nccl, places, sources, stacks, traces
 from tracekit.schema.declare import (
-    IDENTITY_SOURCES,
     UNIT_SUFFIXES,
     Column,
-    Sensitivity,
     Table,
 )
 
 __all__ = [
-    "IDENTITY_SOURCES",
     "REGISTRY_VERSION",
     "TABLES",
     "UNIT_SUFFIXES",
     "Column",
-    "Sensitivity",
     "Table",
     "table",
 ]

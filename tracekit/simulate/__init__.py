@@ -5,12 +5,10 @@ The judge of everything else: nothing here knows of clocks' alignment, derivatio
 
 from __future__ import annotations
 
-from tracekit.simulate.catalogue import DECOYS, FAULTS, PAIRS
+from tracekit.simulate.catalogue import PAIRS
 from tracekit.simulate.scenario import Request, Scenario, prepare, what_it_takes, write
 
 __all__ = [
-    "DECOYS",
-    "FAULTS",
     "PAIRS",
     "Request",
     "Scenario",

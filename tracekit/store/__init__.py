@@ -29,7 +29,7 @@ from tracekit.store.reader import (
 )
 from tracekit.store.selection import Selection
 from tracekit.store.statement import rows_of
-from tracekit.store.writer import ShardWriter, SourceSink, carry, write_table, writing
+from tracekit.store.writer import ShardWriter, carry, write_table, writing
 
 __all__ = [
     "DEFAULT_MEMORY_BYTES",
@@ -39,7 +39,6 @@ __all__ = [
     "ShardFile",
     "ShardWriter",
     "SourceEntry",
-    "SourceSink",
     "arrow_table",
     "beside",
     "blaming",

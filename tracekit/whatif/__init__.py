@@ -11,7 +11,7 @@ from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operat
 from tracekit.whatif.collectives import CollectiveReplay
 from tracekit.whatif.handover import idle_beyond_s, saved_by_messages_s
 from tracekit.whatif.metrics import CauseResult, PipelineMetrics, StepTimes, WhatIf
-from tracekit.whatif.operations import Layout, Operations, from_pipeline_rows
+from tracekit.whatif.operations import Layout, from_pipeline_rows
 from tracekit.whatif.replay import prepare
 from tracekit.whatif.result import to_dict, to_text
 from tracekit.whatif.streams import StreamReplay
@@ -21,7 +21,6 @@ __all__ = [
     "CauseResult",
     "CollectiveReplay",
     "Layout",
-    "Operations",
     "PipelineMetrics",
     "Places",
     "StepTimes",

@@ -52,6 +52,21 @@ def loads(text: bytes) -> Any:
         return json.loads(text, parse_float=str, parse_constant=str, parse_int=_whole)
 
 
+def dict_of(value: object) -> dict[str, Any]:
+    """An object of a document; an empty one where it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def dicts_of(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; none where it is no list."""
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def text_of(value: object) -> str | None:
+    """A text that is not empty."""
+    return value if isinstance(value, str) and value else None
+
+
 def _whole(text: str) -> int | str:
     return int(text) if len(text) < 40 else text
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
-from tracekit.ingest.counters.documents import Document, documents
+from tracekit.ingest.counters.documents import Document
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.rdma_names import node_and_prefix
 from tracekit.ingest.counters.status import Reading
@@ -95,7 +95,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading.from_documentation("The map of a fabric")
         parser = _Parser(reading)
         if is_json:
-            for document in documents(stream):
+            for document in reading.documents():
                 parser.document(document)
         else:
             for line in lines(stream):
@@ -155,9 +155,6 @@ class _Parser:
 
     def document(self, document: Document) -> None:
         """UFM's list of links."""
-        if document.problem:
-            self._reading.bad(document.line, document.problem)
-            return
         links = document.value if isinstance(document.value, list) else [document.value]
         for link in links:
             near = _ufm_end(link, "source")

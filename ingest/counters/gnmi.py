@@ -13,7 +13,7 @@ from typing import Any
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import line_protocol
-from tracekit.ingest.counters.documents import documents
+from tracekit.ingest.counters.documents import dicts_of, documents
 from tracekit.ingest.counters.net_samples import NetSamples, decimal, integer
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.status import Reading
@@ -174,7 +174,7 @@ class _Parser:
         if isinstance(target, str) and target and target != "subscription":
             self.samples.of(target)
         first = list(_elements(prefix))
-        for change in _dicts(update.get("update")):
+        for change in dicts_of(update.get("update")):
             path = first + list(_elements(change.get("path")))
             self._leaf(path, _value(change.get("val")))
 
@@ -183,7 +183,7 @@ class _Parser:
         self._at(message.get("timestamp"))
         self._source(message.get("source"))
         first = list(_split(str(message.get("prefix") or "")))
-        for change in _dicts(message.get("updates")):
+        for change in dicts_of(message.get("updates")):
             values = change.get("values")
             for path, value in values.items() if isinstance(values, dict) else ():
                 # values repeat the path without its keys: the keys stand in Path.
@@ -302,13 +302,9 @@ class _Parser:
         return own(f"{stem}{suffix}", "gauge" if is_gauge else "cumulative")
 
 
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
-
-
 def _elements(path: Any) -> Iterator[tuple[str, dict[str, str]]]:
     """Elements of a path in the JSON form of the protocol."""
-    for element in _dicts(path.get("elem") if isinstance(path, dict) else None):
+    for element in dicts_of(path.get("elem") if isinstance(path, dict) else None):
         keys = element.get("key")
         plain = keys if isinstance(keys, dict) else {}
         yield str(element.get("name")), {str(k): str(v) for k, v in plain.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.documents import documents
+from tracekit.ingest.counters.documents import dict_of, dicts_of, text_of
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.storage_samples import StorageSamples
 from tracekit.ingest.counters.storage_words import STORAGE
@@ -59,15 +59,12 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, "sysstat", "event")
         samples = StorageSamples(sink, source)
         place = 0
-        for document in documents(stream):
-            if document.problem:
-                reading.bad(document.line, document.problem)
-                continue
+        for document in reading.documents():
             reading.good()
-            for host in _dicts(_dict(_dict(document.value).get("sysstat")).get("hosts")):
-                samples.of(host.get("nodename") if isinstance(host.get("nodename"), str) else None)
+            for host in dicts_of(dict_of(dict_of(document.value).get("sysstat")).get("hosts")):
+                samples.of(text_of(host.get("nodename")))
                 last_ns: int | None = None
-                for report in _dicts(host.get("statistics")):
+                for report in dicts_of(host.get("statistics")):
                     place += 1
                     last_ns = _report(report, place, last_ns, samples, reading)
         if not samples.rows_count and place:
@@ -93,7 +90,7 @@ def _report(
     if last_ns is not None and 0 < time_ns - last_ns <= _MAX_INTERVAL_NS:
         samples.at(time_ns)
         samples.interval_ns = int(time_ns - last_ns)
-        for disk in _dicts(report.get("disk")):
+        for disk in dicts_of(report.get("disk")):
             device = disk.get("disk_device")
             if not isinstance(device, str) or not device:
                 continue
@@ -101,11 +98,3 @@ def _report(
                 if (meaning := _MEANINGS.get(key)) is not None:
                     samples.sample(place, device, meaning, printed, original=key)
     return time_ns
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

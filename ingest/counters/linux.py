@@ -15,7 +15,7 @@ from typing import Any
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.documents import documents
+from tracekit.ingest.counters.documents import dicts_of, text_of
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Kind, Meaning
@@ -105,10 +105,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, "iproute2", "line")
         samples = NetSamples(sink, source)
         links: dict[tuple[str | None, str], tuple[int, str]] = {}
-        for document in documents(stream):
-            if document.problem:
-                reading.bad(document.line, document.problem)
-                continue
+        for document in reading.documents():
             reading.good()
             for record in _records(document.value):
                 _record(record, document.line, document.stamp_ns, samples, links, reading)
@@ -150,27 +147,19 @@ def _record(
     if stated is not None and time_ns is None:
         reading.bad_time(line)
     samples.at(time_ns if time_ns is not None else stamp_ns)
-    own_port = _text(record.get("port"))
-    host = _text(record.get("host"))
-    samples.of(_text(record.get("node") or record.get("switch")) or (None if own_port else host))
-    for link in _dicts(record.get("link")):
+    own_port = text_of(record.get("port"))
+    host = text_of(record.get("host"))
+    samples.of(text_of(record.get("node") or record.get("switch")) or (None if own_port else host))
+    for link in dicts_of(record.get("link")):
         _link(link, own_port, line, samples)
-    for qdisc in _dicts(record.get("qdisc")):
+    for qdisc in dicts_of(record.get("qdisc")):
         _qdisc(qdisc, own_port, line, samples)
     if host and own_port:
         links.setdefault((samples.node, own_port), (line, host))
 
 
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
 def _link(link: dict[str, Any], own_port: str | None, line: int, samples: NetSamples) -> None:
-    port = _text(link.get("ifname")) or own_port
+    port = text_of(link.get("ifname")) or own_port
     if port is None:
         return
     key = "stats64" if isinstance(link.get("stats64"), dict) else "stats"
@@ -192,7 +181,7 @@ def _link(link: dict[str, Any], own_port: str | None, line: int, samples: NetSam
 
 
 def _qdisc(qdisc: dict[str, Any], own_port: str | None, line: int, samples: NetSamples) -> None:
-    port = _text(qdisc.get("dev")) or own_port
+    port = text_of(qdisc.get("dev")) or own_port
     if port is None:
         return
     direction = "rx" if qdisc.get("kind") in ("ingress", "clsact") else "tx"

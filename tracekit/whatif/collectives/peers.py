@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from tracekit.whatif.calls import Call, last_starts, transfers_of
+from tracekit.whatif.calls import last_starts, transfers_of
 from tracekit.whatif.collectives.windows import ENTER, STEP_END, Item, Window
 
 EXCHANGE = "all_to_all"
@@ -180,63 +180,39 @@ def without(window: Window, ranks: Iterable[int], stages: Mapping[int, int]) -> 
 
 
 def evenly(window: Window) -> Window:
-    """The window with the experts' work dealt out evenly: between an all-to-all and the next each
-    member takes the mean of all, so that nothing is added or lost, and transfers of those that had
-    more take less (see ``_dealt``)."""
-    between: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    """The window with the experts' work dealt out evenly: between an all-to-all and the next, and
+    in the transfers, each member takes the mean of all, so that nothing is added or lost."""
+    calls = dict(window.calls)
+    for number, call in window.calls.items():
+        if call.op == EXCHANGE:
+            mean = fmean(transfers_of(call).values())
+            ends = {r: round(start + mean) for r, start in last_starts(call).items()}
+            calls[number] = replace(call, ends=ends, transfers=None)
+    before: dict[int, dict[int, list[int]]] = defaultdict(dict)
     """By all-to-all and rank, the items that lead to it from the one before."""
-    earlier: dict[int, int] = {}
-    """By all-to-all the one before."""
     for rank, items in window.items.items():
         since: list[int] = []
-        exchange: int | None = None
+        is_after = False
         for position, item in enumerate(items):
             since.append(position)
             if item.kind != ENTER:
                 continue
             is_exchange = window.calls[item.call].op == EXCHANGE
-            if exchange is not None and is_exchange:
-                between[item.call][rank] = since
-                earlier[item.call] = exchange
-            since, exchange = [], item.call if is_exchange else None
+            if is_after and is_exchange:
+                before[item.call][rank] = since
+            since, is_after = [], is_exchange
     evened = {rank: list(items) for rank, items in window.items.items()}
-    loads: dict[int, list[dict[int, float]]] = defaultdict(list)
-    """By all-to-all, of the work before it and after it each member's over the mean."""
-    for number, by_rank in between.items():
+    for number, by_rank in before.items():
         if by_rank.keys() != window.calls[number].starts.keys():
             continue
         spent = {r: sum(evened[r][i].own_ns for i in some) for r, some in by_rank.items()}
         mean = fmean(spent.values())
-        if mean > 0:
-            for beside in (number, earlier[number]):
-                loads[beside].append({r: ns / mean for r, ns in spent.items()})
         for rank, some in by_rank.items():
             for i in some:
                 item = evened[rank][i]
                 share = item.own_ns / spent[rank] if spent[rank] > 0 else float(i == some[-1])
                 evened[rank][i] = replace(item, own_ns=share * mean)
-    calls = dict(window.calls)
-    for number, beside_it in loads.items():
-        uneven = max(beside_it, key=lambda load: max(load.values()))
-        if uneven.keys() == calls[number].starts.keys():
-            calls[number] = _dealt(calls[number], uneven)
     return replace(window, calls=calls, items=evened)
-
-
-def _dealt(call: Call, loads: Mapping[int, float]) -> Call:
-    """An all-to-all in which no member has more to send and receive than the mean; ``loads``: its
-    share of the work over the mean.
-
-    What a share of one takes on a link that nothing slows, the least time of any member for its
-    share says; the rest of a long transfer is the link's, and stays when the work is dealt out.
-    """
-    took = transfers_of(call)
-    unit_ns = min((ns / loads[r] for r, ns in took.items() if loads[r] > 0), default=0.0)
-    ends = {
-        r: round(start + took[r] - unit_ns * max(0.0, loads[r] - 1))
-        for r, start in last_starts(call).items()
-    }
-    return replace(call, ends=ends, transfers=None)
 
 
 def _work(window: Window, rank: int, calls: Sequence[int]) -> Signature:

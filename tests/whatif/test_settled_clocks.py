@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 import numpy as np
+import pytest
 
+from tracekit.whatif import calls as calls_module
 from tracekit.whatif.calls import MAX_CLOCK_SPREAD_NS, Call, settled_clocks
 
 US = 1000
@@ -82,3 +84,33 @@ def test_the_nearest_clock_is_settled_first() -> None:
         assert found == expected(calls, clocks, pairs), seed
         moved += bool(found)
     assert moved > 100
+
+
+def test_of_all_pairs_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 200
+    rng = np.random.default_rng(0)
+    calls = [
+        call({r: int(e) for r, e in enumerate(10**7 * k + rng.integers(0, 5 * US, count))})
+        for k in range(5)
+    ]
+    clocks = {r: (r, 100 * US if r else 0) for r in range(count)}
+    pairs = {p: int(rng.integers(US, 200 * US)) for p in combinations(range(count), 2)}
+    looked = 0
+    apart = calls_module._Ends.apart
+
+    def counted(self: calls_module._Ends, a: int, b: int, *, everywhere: bool) -> object:
+        nonlocal looked
+        looked += 1
+        return apart(self, a, b, everywhere=everywhere)
+
+    monkeypatch.setattr(calls_module._Ends, "apart", counted)
+    assert settled_clocks(calls, clocks, pairs)
+    assert looked < len(pairs) / 8
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_quantiles_are_numpys_to_the_bit(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = sorted(rng.integers(-(10**9), 10**9, int(rng.integers(1, 40))).astype(float).tolist())
+    ours = [calls_module._quantile(values, share) for share in (0.25, 0.5, 0.75)]
+    assert ours == np.percentile(values, [25, 50, 75]).tolist()

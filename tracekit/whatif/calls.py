@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -265,90 +267,102 @@ def settled_clocks(
     errors = dict(sorted(clocks.values()))
     if not errors:
         return {}
-    edges: dict[int, list[tuple[int, float, int, int]]] = defaultdict(list)
-    middle_ends = _middle_ends(calls, clocks)
-    for clock_a, clock_b, low, usual, high in _apart(middle_ends, errors, pairs):
-        if high - low <= max(MAX_CLOCK_SPREAD_NS, abs(usual) / 2):
-            bound = pairs.get((clock_a, clock_b), errors[clock_a] + errors[clock_b])
-            later = round(usual)
-            edges[clock_a].append((bound, high - low, clock_b, -later))
-            edges[clock_b].append((bound, high - low, clock_a, later))
-    first = min(errors, key=lambda c: (errors[c], c))
+    ends = _Ends(calls, {rank: clock for rank, (clock, _) in clocks.items()}, errors)
+    near: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    bounds = {(a, b): errors[a] + errors[b] for a, b in ends.beside_best if (a, b) not in pairs}
+    for (clock_a, clock_b), bound in (*pairs.items(), *bounds.items()):
+        near[clock_a].append((bound, clock_b))
+        near[clock_b].append((bound, clock_a))
     shifts: dict[int, int] = {}
-    heap = [(0, 0.0, first, 0, first)]
+
+    def edges(clock: int) -> Iterator[tuple[int, float, int, int, int]]:
+        """What bounds others by this clock, the best first: with how much their ends scatter, and
+        by how much they come later. Looked at when it is asked for: of all pairs few are."""
+        left = sorted((bound, other) for bound, other in near.pop(clock, ()) if other not in shifts)
+        for bound, alike in groupby(left, key=itemgetter(0)):
+            told = []
+            for _, other in alike:
+                if other in shifts:
+                    continue
+                pair = min(clock, other), max(clock, other)
+                known = ends.apart(*pair, everywhere=pair in pairs)
+                if known is not None:
+                    later, scatter = known
+                    told.append((bound, scatter, other, -later if clock < other else later, clock))
+            yield from sorted(told)
+
+    first = min(errors, key=lambda c: (errors[c], c))
+    # Each settled clock has its best edge here, so the best of all is the first.
+    nobody: Iterator[tuple[int, float, int, int, int]] = iter(())
+    heap = [((0, 0.0, first, 0, first), nobody)]
     while heap:
-        bound, _, clock, by, against = heappop(heap)
-        if clock in shifts:
-            continue
-        shift = shifts.get(against, 0) + max(-bound, min(bound, by))
-        shifts[clock] = max(-errors[clock], min(errors[clock], shift))
-        for edge in edges[clock]:
-            heappush(heap, (*edge, clock))
+        (bound, _, clock, by, against), others = heappop(heap)
+        if clock not in shifts:
+            shift = shifts.get(against, 0) + max(-bound, min(bound, by))
+            shifts[clock] = max(-errors[clock], min(errors[clock], shift))
+            _push(heap, edges(clock))
+        _push(heap, others)
     return {c: ns for c, ns in shifts.items() if ns}
 
 
-Clocks = tuple[int, ...]
-"""Those of a call's members, in order."""
+def _push(heap: list[Any], others: Iterator[tuple[int, float, int, int, int]]) -> None:
+    best = next(others, None)
+    if best is not None:
+        heappush(heap, (best, others))
 
 
-def _middle_ends(
-    calls: Iterable[Call], clocks: Mapping[int, tuple[int, int]]
-) -> dict[Clocks, Ints]:
-    """By the clocks of a call's members (columns), of each such call (rows) the middle end on each
-    of them, in ns."""
-    found: dict[Clocks, list[list[int]]] = defaultdict(list)
-    for call in calls:
-        if call.sends or call.op in _ROOT_FIRST or call.op in _ROOT_LAST:
-            continue
-        ends: dict[int, list[int]] = defaultdict(list)
-        for rank, end_ns in call.ends.items():
-            if rank in clocks:
-                ends[clocks[rank][0]].append(end_ns)
-        if ends:
-            known = tuple(sorted(ends))
-            found[known].append([sorted(ends[c])[len(ends[c]) // 2] for c in known])
-    return {known: np.array(rows, np.int64) for known, rows in found.items()}
+class _Ends:
+    """When clocks left the calls that all members leave together, of each the middle one."""
 
+    def __init__(
+        self, calls: Iterable[Call], clock_of: Mapping[int, int], errors: Mapping[int, int]
+    ) -> None:
+        self._middles: dict[int, dict[int, int]] = defaultdict(dict)
+        """By clock and call."""
+        self._best: list[int] = []
+        """By call the clock that is known best."""
+        self.beside_best: dict[tuple[int, int], None] = {}
+        """That and each other of its call, the lower first."""
+        for call in calls:
+            if call.sends or call.op in _ROOT_FIRST or call.op in _ROOT_LAST:
+                continue
+            ends: dict[int, list[int]] = defaultdict(list)
+            for rank, end_ns in call.ends.items():
+                if rank in clock_of:
+                    ends[clock_of[rank]].append(end_ns)
+            best = min(ends, key=lambda c: (errors[c], c), default=-1)
+            for clock, left in ends.items():
+                self._middles[clock][len(self._best)] = sorted(left)[len(left) // 2]
+                if clock != best:
+                    self.beside_best[min(best, clock), max(best, clock)] = None
+            self._best.append(best)
 
-def _apart(
-    middle_ends: Mapping[Clocks, Ints],
-    errors: Mapping[int, int],
-    pairs: Mapping[tuple[int, int], int],
-) -> Iterator[tuple[int, int, float, float, float]]:
-    """Two clocks and the quartiles of how much later calls end on the second, in ns: of ``pairs``
-    in all calls that both are in, of others in calls of which one is the clock with least error."""
-    best = {known: min(known, key=lambda c: (errors[c], c)) for known in middle_ends}
-    columns = {known: {c: k for k, c in enumerate(known)} for known in middle_ends}
-    calls_of_clock: dict[int, list[Clocks]] = defaultdict(list)
-    asked = set(pairs)
-    for known, column in columns.items():
-        for clock in column:
-            calls_of_clock[clock].append(known)
-            if clock != best[known]:
-                asked.add((min(clock, best[known]), max(clock, best[known])))
-    # Pairs that meet in the same calls have their quartiles at once: all pairs of a job are many,
-    # and one at a time they took half of a replay.
-    together: dict[tuple[int, tuple[Clocks, ...]], list[int]] = defaultdict(list)
-    for clock_a, clock_b in sorted(asked):
-        is_pair = (clock_a, clock_b) in pairs
-        meeting = tuple(
-            known
-            for known in calls_of_clock[clock_a]
-            if clock_b in columns[known] and (is_pair or best[known] in (clock_a, clock_b))
+    def apart(self, clock_a: int, clock_b: int, *, everywhere: bool) -> tuple[int, float] | None:
+        """By how much the second usually leaves later, in ns, and the width of its quartiles; None
+        where that is so wide that it tells nothing of the clocks, or no call does. Of two clocks
+        whose difference is not known only calls count in which one is the best known."""
+        left, also = self._middles.get(clock_a, {}), self._middles.get(clock_b, {})
+        later = sorted(
+            float(also[call] - end_ns)
+            for call, end_ns in left.items()
+            if call in also and (everywhere or self._best[call] in (clock_a, clock_b))
         )
-        if meeting:
-            together[clock_a, meeting].append(clock_b)
-    for (clock_a, meeting), others in together.items():
-        later_ns = np.concatenate(
-            [
-                middle_ends[known][:, [columns[known][c] for c in others]]
-                - middle_ends[known][:, [columns[known][clock_a]]]
-                for known in meeting
-            ]
-        )
-        quartiles = np.percentile(later_ns.astype(np.float64), [25, 50, 75], axis=0)
-        for clock_b, (low, usual, high) in zip(others, quartiles.T.tolist(), strict=True):
-            yield clock_a, clock_b, low, usual, high
+        if not later:
+            return None
+        low, usual, high = (_quantile(later, share) for share in (0.25, 0.5, 0.75))
+        scatter = high - low
+        is_told = scatter <= max(MAX_CLOCK_SPREAD_NS, abs(usual) / 2)
+        return (round(usual), scatter) if is_told else None
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Between the two nearest of sorted values, to the bit as numpy.percentile has it, whose call
+    takes longer than all else here."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    rest, low = place - below, ordered[below]
+    high = ordered[min(below + 1, len(ordered) - 1)]
+    return low + (high - low) * rest if rest < 0.5 else high - (high - low) * (1 - rest)
 
 
 def class_of(call: Call) -> str:

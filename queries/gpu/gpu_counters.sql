@@ -2,14 +2,15 @@
 --
 -- A temperature, a clock or a power says little alone; beside GPUs of the same model that do the
 -- same work at the same moments it does. A moment is a usual sampling interval, at least a second,
--- at least a 720th of the time (two minutes of a day); a GPU is compared with the median of the
--- others in each.
+-- at least a 720th of the time (two minutes of a day), and longer where thousands of GPUs have
+-- more moments in all than fit in memory; a GPU is compared with the median of the others in each.
 --
 -- reads: gpu_sample, gpu, run, clock
 -- grain: attempt, gpu_id, counter
 -- asked: report
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- param: apart_ratio DOUBLE = 0.05 : Beyond the others' median by this, it is below or above.
+-- param: most_moments_count BIGINT = 6000000 : Moments of all GPUs and counters, at most.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
 -- column: host VARCHAR : Its host; null where unknown.
 -- column: gpu_index INTEGER : NVML index; null where unknown.
@@ -50,7 +51,7 @@ WITH
         FROM gpu_readings_raw($slack_ns)
         WHERE kind = 'gauge' AND value IS NOT NULL
     ),
-    own_raw AS (
+    own_raw AS MATERIALIZED (
         SELECT
             key, attempt, counter,
             min(unit) AS unit,
@@ -59,27 +60,43 @@ WITH
             min(time_ns) AS first_ns,
             max(time_ns) AS last_ns,
             min(value) AS min_value,
-            max(value) AS max_value
+            max(value) AS max_value,
+            max(value) FILTER (time_ns IS NOT NULL) AS timed_max_value
         FROM readings
         GROUP BY key, attempt, counter
     ),
-    own AS MATERIALIZED (
+    -- Moments are many, thousands of GPUs times hundreds, and they are joined and grouped by a
+    -- number: the upper half is the counter among GPUs of one model, the lower half the GPU.
+    numbered AS MATERIALIZED (
         SELECT
-            own_raw.attempt,
+            own_raw.*,
             gpu.gpu_id,
-            own_raw.counter,
-            min(own_raw.unit) AS unit,
-            CAST(sum(own_raw.samples_count) AS BIGINT) AS samples_count,
-            min(own_raw.first_ns) AS first_ns,
-            (max(own_raw.last_ns) - min(own_raw.first_ns))
-            / nullif(sum(own_raw.timed_count) - 1, 0) AS interval_ns,
-            min(own_raw.min_value) AS min_value,
-            max(own_raw.max_value) AS max_value
+            dense_rank() OVER (ORDER BY own_raw.attempt, own_raw.counter, names.model)
+            * 4294967296
+            + dense_rank() OVER (ORDER BY own_raw.attempt, gpu.gpu_id) AS series
         FROM own_raw
         JOIN keyed_gpus() AS gpu USING (key)
-        GROUP BY own_raw.attempt, gpu.gpu_id, own_raw.counter
+        LEFT JOIN named_gpus() AS names
+            ON names.attempt IS NOT DISTINCT FROM own_raw.attempt AND names.gpu_id = gpu.gpu_id
     ),
-    -- One length for all counters, so that a clock can be set beside a utilisation.
+    own AS MATERIALIZED (
+        SELECT
+            series,
+            attempt,
+            gpu_id,
+            counter,
+            min(unit) AS unit,
+            CAST(sum(samples_count) AS BIGINT) AS samples_count,
+            min(first_ns) AS first_ns,
+            (max(last_ns) - min(first_ns)) / nullif(sum(timed_count) - 1, 0) AS interval_ns,
+            min(min_value) AS min_value,
+            max(max_value) AS max_value,
+            max(timed_max_value) AS timed_max_value
+        FROM numbered
+        GROUP BY series, attempt, gpu_id, counter
+    ),
+    -- One length for all counters, so that a clock can be set beside a utilisation. Medians hold
+    -- every moment in memory, and nothing of that can be spilled.
     steps AS (
         SELECT
             attempt,
@@ -87,7 +104,10 @@ WITH
             greatest(
                 1000000000,
                 CAST(coalesce(median(interval_ns), 0) AS BIGINT),
-                CAST(coalesce(max(interval_ns * samples_count), 0) / 720 AS BIGINT)
+                CAST(
+                    coalesce(max(interval_ns * samples_count), 0)
+                    / least(720, $most_moments_count / count(*)) AS BIGINT
+                )
             ) AS moment_ns
         FROM own
         GROUP BY attempt
@@ -95,7 +115,6 @@ WITH
     moments_raw AS (
         SELECT
             readings.key,
-            readings.attempt,
             readings.counter,
             CAST((readings.time_ns - steps.origin_ns) // steps.moment_ns AS INTEGER) AS moment,
             count(*) AS samples_count,
@@ -109,48 +128,39 @@ WITH
     ),
     moments AS MATERIALIZED (
         SELECT
-            moments_raw.attempt,
-            gpu.gpu_id,
-            moments_raw.counter,
+            numbered.series,
+            numbered.series >> 32 AS family,
             moments_raw.moment,
             sum(moments_raw.total) / sum(moments_raw.samples_count) AS value,
             max(moments_raw.max_value) AS max_value,
             min(moments_raw.spot) AS spot
         FROM moments_raw
-        JOIN keyed_gpus() AS gpu USING (key)
-        GROUP BY moments_raw.attempt, gpu.gpu_id, moments_raw.counter, moments_raw.moment
+        JOIN numbered USING (key, counter)
+        GROUP BY numbered.series, moments_raw.moment
     ),
     busy AS (
-        SELECT DISTINCT attempt, gpu_id, moment, true AS is_busy
+        SELECT DISTINCT series & 4294967295 AS gpu, moment, true AS is_busy
         FROM moments
-        WHERE (counter = 'gpu_utilisation' AND value >= 0.5)
-            OR (counter = 'sm_active' AND value >= 0.2)
-    ),
-    judged AS (
-        SELECT DISTINCT attempt, gpu_id
-        FROM moments
-        WHERE counter IN ('gpu_utilisation', 'sm_active')
-    ),
-    named AS (
-        SELECT moments.*, names.model
-        FROM moments
-        LEFT JOIN named_gpus() AS names
-            ON names.attempt IS NOT DISTINCT FROM moments.attempt
-            AND names.gpu_id = moments.gpu_id
+        WHERE
+            (
+                value >= 0.5
+                AND series IN (SELECT series FROM own WHERE counter = 'gpu_utilisation')
+            )
+            OR (
+                value >= 0.2
+                AND series IN (SELECT series FROM own WHERE counter = 'sm_active')
+            )
     ),
     groups AS (
-        SELECT
-            attempt, counter, moment, model,
-            count(*) AS seen_count,
-            list_sort(list(value)) AS ordered
-        FROM named
-        GROUP BY attempt, counter, moment, model
+        SELECT family, moment, count(*) AS seen_count, list_sort(list(value)) AS ordered
+        FROM moments
+        GROUP BY family, moment
         HAVING count(*) >= 3
     ),
     -- The median of the others, from the middle of all: taking one away moves it by half a place.
     middles AS (
         SELECT
-            attempt, counter, moment, model,
+            family, moment,
             seen_count % 2 = 1 AS is_odd,
             ordered[(seen_count + 1) // 2 - 1] AS before_middle,
             ordered[(seen_count + 1) // 2] AS middle,
@@ -160,40 +170,27 @@ WITH
     ),
     compared AS (
         SELECT
-            named.attempt,
-            named.gpu_id,
-            named.counter,
-            named.value,
+            moments.series,
+            moments.value,
             middles.highest,
             CASE
-                WHEN middles.is_odd AND named.value < middles.middle
+                WHEN middles.is_odd AND moments.value < middles.middle
                     THEN (middles.middle + middles.after_middle) / 2
-                WHEN middles.is_odd AND named.value > middles.middle
+                WHEN middles.is_odd AND moments.value > middles.middle
                     THEN (middles.before_middle + middles.middle) / 2
                 WHEN middles.is_odd THEN (middles.before_middle + middles.after_middle) / 2
-                WHEN named.value <= middles.middle THEN middles.after_middle
+                WHEN moments.value <= middles.middle THEN middles.after_middle
                 ELSE middles.middle
             END AS others,
-            if(judged.gpu_id IS NULL, NULL, coalesce(busy.is_busy, false)) AS is_busy
-        FROM named
-        JOIN middles
-            ON middles.attempt IS NOT DISTINCT FROM named.attempt
-            AND middles.counter = named.counter
-            AND middles.moment = named.moment
-            AND middles.model IS NOT DISTINCT FROM named.model
+            busy.is_busy
+        FROM moments
+        JOIN middles USING (family, moment)
         LEFT JOIN busy
-            ON busy.attempt IS NOT DISTINCT FROM named.attempt
-            AND busy.gpu_id = named.gpu_id
-            AND busy.moment = named.moment
-        LEFT JOIN judged
-            ON judged.attempt IS NOT DISTINCT FROM named.attempt
-            AND judged.gpu_id = named.gpu_id
+            ON busy.gpu = moments.series & 4294967295 AND busy.moment = moments.moment
     ),
     peers AS (
         SELECT
-            attempt,
-            gpu_id,
-            counter,
+            series,
             count(*) AS moments_count,
             median(others) AS peer_value,
             median(value / nullif(others, 0)) AS peer_ratio,
@@ -205,24 +202,23 @@ WITH
                 AS busy_below_ratio,
             median(value / nullif(others, 0)) FILTER (is_busy) AS busy_peer_ratio
         FROM compared
-        GROUP BY attempt, gpu_id, counter
+        GROUP BY series
     ),
     timed AS (
         SELECT
-            attempt,
-            gpu_id,
-            counter,
-            median(value) AS p50_value,
-            arg_max(value, moment) AS last_value,
-            arg_max(spot, (max_value, -spot)) AS spot
+            series,
+            median(moments.value) AS p50_value,
+            arg_max(moments.value, moments.moment) AS last_value,
+            min(moments.spot) FILTER (moments.max_value = own.timed_max_value) AS spot
         FROM moments
-        GROUP BY attempt, gpu_id, counter
+        JOIN own USING (series)
+        GROUP BY series
     ),
     counted AS (
         SELECT
             own.*,
             names.* EXCLUDE (attempt, gpu_id),
-            count(*) OVER (PARTITION BY own.attempt, own.counter, names.model) - 1 AS peers_count
+            count(*) OVER (PARTITION BY own.series >> 32) - 1 AS peers_count
         FROM own
         LEFT JOIN named_gpus() AS names
             ON names.attempt IS NOT DISTINCT FROM own.attempt AND names.gpu_id = own.gpu_id
@@ -258,12 +254,6 @@ SELECT
     timed.spot % 1099511627776 AS place,
     own.attempt
 FROM counted AS own
-LEFT JOIN timed
-    ON timed.attempt IS NOT DISTINCT FROM own.attempt
-    AND timed.gpu_id = own.gpu_id
-    AND timed.counter = own.counter
-LEFT JOIN peers
-    ON peers.attempt IS NOT DISTINCT FROM own.attempt
-    AND peers.gpu_id = own.gpu_id
-    AND peers.counter = own.counter
+LEFT JOIN timed USING (series)
+LEFT JOIN peers USING (series)
 ORDER BY own.attempt, own.gpu_id, own.counter;

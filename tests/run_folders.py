@@ -51,6 +51,7 @@ KILLED = """
     from pathlib import Path
     from tracekit import runs, store
     from tracekit.runs import build, execute
+    from tracekit.store import writer
 
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -68,7 +69,7 @@ KILLED = """
         case "the first source is read":
             execute._ingest_source = die
         case "a source is half written":
-            store.SourceSink.close = die
+            writer.SourceSink.close = die
         case "the shard is not yet in place":
             Path.rename = dying_at(Path.rename, 1)
         case "the shard is in place":

@@ -25,6 +25,14 @@ def test_a_pause_that_moves_about_comes_from_outside(make_job: MakeJob) -> None:
     assert "the place changes" in found.summary
 
 
+def test_a_pause_behind_a_step_s_last_call_lies_in_that_step(make_job: MakeJob) -> None:
+    """The others wait for it in the next one."""
+    job = late_job(make_job, {2: 80}, steps=range(3, 10, 3))
+    job.rows["excess"] = [part("pause", "between b and the step's end", ms=24, steps=(2, 5, 8))]
+    (finding,) = PAUSE.run(job.facts()).findings
+    assert finding.scope.steps == (2, 5, 8)
+
+
 @pytest.mark.parametrize(
     "row",
     [

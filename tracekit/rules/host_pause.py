@@ -181,6 +181,7 @@ def _finding(
             Evidence("the longest", int(longest["longest_ns"]) / 1e9, "s", query=EXCESS),
             *score_evidence(facts, late, limits),
         ),
+        lies_in=excess.steps,
         by=("host ranges", "peers"),
         basis=f"nothing recorded on the rank while the others wait for it; {matched_note(facts)}",
         confirm=(

@@ -21,13 +21,17 @@ def late_finding(
     evidence: Sequence[Evidence],
     *,
     against: Sequence[Evidence] = (),
+    lies_in: Sequence[int] = (),
     **said: Any,
 ) -> Finding:
     """A rule's finding that one rank is late: where, when, what it costs, and how sure that is.
 
-    ``said``: what else ``Facts.finding`` takes.
+    ``lies_in``: the steps in which its cause lies, where they are known: others wait for what a
+    rank does behind the last call of a step in their next one. ``said``: what else
+    ``Facts.finding`` takes.
     """
-    keys = late.late_keys or facts.steps.keys
+    caused = [key for key in facts.steps.keys if key.step in lies_in]
+    keys = caused or late.late_keys or facts.steps.keys
     return facts.finding(
         facts.scope([late.rank], keys),
         summary,

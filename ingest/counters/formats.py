@@ -175,7 +175,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("nfsiostat", 1, "nfsiostat", (
         Format("storage", "NFS mounts", "nfsiostat INTERVAL", False, "time lines"),
     )),
-    Family("storage", 1, "storage_files", (
+    Family("storage", 2, "storage_files", (
         Format("storage", "disks", "/proc/diskstats", True, "time lines"),
         Format("storage", "NFS mounts", "/proc/self/mountstats", False, "time lines"),
         Format("storage", "Lustre clients", "lctl get_param llite.*.stats osc.*.stats", False,

@@ -37,7 +37,7 @@ _OTHER_MOUNT = re.compile(
     r"RPC iostats version)\b"
 )
 _LUSTRE = re.compile(r"((?:llite|osc|mdc)\.([\w.-]{1,200}))\.stats=")
-_SNAPSHOT = re.compile(r"snapshot_time:?\s{1,40}(\d{9,11})\.(\d{1,9}) secs\.[un]secs")
+_SNAPSHOT = re.compile(r"snapshot_time:?\s{1,40}(\d{1,11})\.(\d{1,9}) secs\.[un]secs")
 _START_TIME = re.compile(r"(?:start_time|elapsed_time):?\s{1,40}\d{1,11}\.\d{1,9} secs\.[un]secs")
 _STAT = re.compile(
     r"([a-z_]{2,40})\s{1,40}(\d{1,20}) samples \[(regs|reqs|bytes|pages|usecs?)\]"
@@ -138,8 +138,9 @@ class _Parser:
             self._reading.good()
             self._documented("lctl get_param llite.*.stats")
         elif snapshot := _SNAPSHOT.fullmatch(text):
-            seconds, fraction = snapshot.groups()
-            self.samples.at(int(seconds) * 10**9 + int(fraction.ljust(9, "0")))
+            # Some versions count from the machine's start: the line of time before it holds then.
+            if (ns := times.from_epoch(snapshot[1], snapshot[2])) is not None:
+                self.samples.at(ns)
         elif op := _OP.fullmatch(text):
             self._nfs(line.number, op[1], [int(n) for n in op[2].split()])
         elif moved := _BYTES.fullmatch(text):

@@ -165,6 +165,17 @@ def test_lustre_by_mount_and_target_at_its_own_moments() -> None:
     }  # fmt: skip
 
 
+def test_a_lustre_snapshot_that_counts_from_the_start_is_no_time_of_day() -> None:
+    text = LUSTRE.replace("1763884800.500000000", "1964295.787757337").replace(
+        "1763884800.600000000", "1964295.887757337"
+    )
+    sink = ingest("2026-11-23T08:00:00Z\n" + text, "storage", "host07-lustre.txt")
+    assert sink.facts["status"] == "ok"
+    assert {r["time_ns"] for r in rows(sink)} == {1795420800 * SECOND}
+    plain = ingest(text, "storage", "host07-1795420900.txt")
+    assert {r["time_ns"] for r in rows(plain)} == {1795420900 * SECOND}
+
+
 def test_a_second_dump_begins_anew() -> None:
     again = MOUNTSTATS.replace("08:00:00Z", "08:00:10Z").replace("LOOKUP: 3", "LOOKUP: 5")
     sink = ingest(MOUNTSTATS + again, "storage", "host07-mountstats.txt")

@@ -181,6 +181,11 @@ FAMILIES: tuple[Family, ...] = (
         Format("storage", "Lustre clients", "lctl get_param llite.*.stats osc.*.stats", False,
                "snapshot_time, else time lines"),
     )),
+    Family("lustre_jobs", 1, "lustre_jobs", (
+        Format("storage", "Lustre servers, by job",
+               "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
+               "time lines, else snapshot_time"),
+    )),
     Family("device_csv", 3, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     )),

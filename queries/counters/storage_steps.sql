@@ -1,7 +1,8 @@
 -- How long requests to disks and mounts took in each step, of those that were waited for most.
 --
 -- Shows whether storage was slow in the very steps that waited for input or for a checkpoint. What
--- a reading tells is spread evenly over the time since the one before (see storage_latency).
+-- a reading tells is spread evenly over the time since the one before (see storage_latency). What
+-- Lustre's servers count is left out: it is no wait of a machine of the job.
 --
 -- reads: storage_sample, run, step, clock, clock_offset
 -- needs: storage_sample, step
@@ -22,7 +23,9 @@
 -- column: attempt INTEGER : Attempt of the job.
 WITH
     requests AS (
-        SELECT waits AS key, start_ns, end_ns FROM storage_waits() AS waits
+        SELECT waits AS key, start_ns, end_ns
+        FROM storage_waits() AS waits
+        WHERE filesystem IS NULL OR filesystem NOT IN ('obdfilter', 'mdt')
     ),
     of_steps AS (
         SELECT

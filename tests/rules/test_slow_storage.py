@@ -50,7 +50,7 @@ def stalling(
 ) -> Facts:
     """Rank 1 of h0 waits 60 ms in four of ten steps of 100 ms."""
     job = make_job(4).stall(query, ranks, steps, ms)
-    job.rows["storage_latency"] = [{"host": "h0"}]
+    job.rows["storage_latency"] = [{"host": "h0", "filesystem": "nfs4"}]
     job.rows["storage_steps"] = [row for listed in rows for row in listed]
     facts: Facts = job.facts()
     return facts
@@ -147,3 +147,13 @@ def test_pressure_in_the_late_steps_or_in_a_slow_stretch(make_job: MakeJob) -> N
 
 def test_it_says_what_it_needs() -> None:
     assert "storage counters" in RULE.run(Facts()).not_checked[0].needs
+
+
+@pytest.mark.parametrize("filesystem", ["obdfilter", "mdt"])
+def test_counts_of_servers_alone_are_not_enough(make_job: MakeJob, filesystem: str) -> None:
+    job = make_job(4).stall("input_stall", (1,), STALLED, 60)
+    server = {"host": "oss01", "filesystem": filesystem}
+    job.rows["storage_latency"] = [server]
+    assert "storage counters" in RULE.run(job.facts()).not_checked[0].needs
+    job.rows["storage_latency"] = [server, {"host": "h0", "filesystem": None}]
+    assert RULE.run(job.facts()) == RuleOutcome()

@@ -45,6 +45,8 @@ from tracekit.wording import plural, ranks_phrase, safe, seconds, some
 
 LATENCY = "storage_latency"
 STEPS = "storage_steps"
+OF_SERVERS = ("obdfilter", "mdt")
+"""What Lustre's servers count, of whichever job asked them: no wait of a machine of this job."""
 NEEDS = (
     "storage counters (iostat -o JSON, /proc/diskstats, mountstats, Lustre's) or the hosts' I/O "
     "pressure"
@@ -101,7 +103,8 @@ class _Slow:
 def evaluate(facts: Facts, limits: SlowStorageThresholds) -> RuleOutcome:
     """One finding a disk or mount, and one a host whose tasks waited for storage."""
     has_pressure = any(row["resource"] == "io" for row in facts.of(hosts.PRESSURE))
-    if not facts.of(LATENCY) and not has_pressure:
+    has_waits = any(row["filesystem"] not in OF_SERVERS for row in facts.of(LATENCY))
+    if not has_waits and not has_pressure:
         return facts.lacking(NEEDS, hosts.CAPTURE)
     slow_series = _found(facts, limits)
     findings = [_finding(facts, limits, group) for group in _by_device(slow_series)]

@@ -30,7 +30,7 @@ def test_a_pause_behind_a_step_s_last_call_lies_in_that_step(make_job: MakeJob) 
     job = late_job(make_job, {2: 80}, steps=range(3, 10, 3))
     job.rows["excess"] = [part("pause", "between b and the step's end", ms=24, steps=(2, 5, 8))]
     (finding,) = PAUSE.run(job.facts()).findings
-    assert finding.scope.steps == (2, 5, 8)
+    assert finding.scope.steps == ((2, 2), (5, 5), (8, 8))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from port_rules import port
 from tracekit.findings import Confidence, Evidence, Finding, Scope, Severity, impact_of
 from tracekit.job import JobDescription
 from tracekit.report.domains import domains, rolled_up, with_topology
-from tracekit.rules.base import JobFacts
+from tracekit.rules import rule
+from tracekit.rules.base import Facts, JobFacts
 
 MakeJob = Callable[..., Any]
 
@@ -100,10 +102,13 @@ def at_port(host: str, name: str, cost_s: float, ranks: tuple[int, ...] = ()) ->
 
 def with_nics(make_job: MakeJob, side: bool = True, counts: tuple[int, ...] = (4, 4)) -> Any:
     rows = [
-        {"node": f"h{h}", "port": f"mlx{n}", "host": f"h{h}", "is_on_host": side}
+        {
+            "node": f"h{h}", "port": f"mlx{n}", "host": f"h{h}", "is_on_host": side,
+            "rank": None, "ranks": None, "counter": "rx_crc_errors", "growth": 0.0,
+        }
         for h, count in enumerate(counts)
         for n in range(count)
-    ]
+    ]  # fmt: skip
     job = make_job(ranks_count=8)
     job.rows["port_counters"] = rows
     return job.facts(hosts={r: f"h{r // 4}" for r in range(8)})
@@ -138,6 +143,148 @@ def test_some_nics_of_a_host_or_those_of_all_stay_as_they_are(
 ) -> None:
     found = [at_port(host, f"mlx{n}", 0.01) for host, count in hit.items() for n in range(count)]
     assert rolled_up(found, with_nics(make_job, counts=counts)) == found
+
+
+CRC = "rx_crc_errors"
+
+
+def below_leaves(
+    hit: dict[str, int],
+    counts: tuple[int, ...] = (6, 6),
+    per_host: int = 1,
+    counter: str = CRC,
+    healthy_counter: str = CRC,
+    **more: Any,
+) -> tuple[list[Finding], Facts]:
+    """Ports of leaf switches, each towards a NIC of the job, and a finding at the first of some."""
+    rows, found = [], []
+    for number, count in enumerate(counts):
+        leaf = f"leaf{number}"
+        for n in range(count):
+            host = f"h{number}{n // per_host}"
+            rank = number * 100 + n
+            is_hit = n < hit.get(leaf, 0)
+            rows.append({
+                "node": leaf, "port": f"p{n}", "host": host, "is_on_host": False, "rank": rank,
+                "ranks": [rank], "counter": counter if is_hit else healthy_counter,
+                "growth": 50.0 if is_hit else 0.0,
+            } | more)  # fmt: skip
+            if is_hit:
+                found.append(at_leaf(leaf, n, host, rank))
+    return found, Facts(rows={"port_counters": rows})
+
+
+def at_leaf(leaf: str, number: int, host: str, rank: int) -> Finding:
+    link = f"{leaf}:p{number}"
+    return replace(
+        finding(rank, "nic-error", 0.01 + number / 100),
+        id=f"nic-error/{link}",
+        scope=Scope(ranks=(rank,), hosts=(host,), links=(link,), switches=(leaf,)),
+        evidence=(Evidence(name=CRC, value=50.0, unit="count", query="port_counters"),),
+        summary=f"The port {link} is bad.",
+    )
+
+
+def test_most_nics_below_one_leaf_are_the_leafs_fault_and_cost_once() -> None:
+    found, facts = below_leaves({"leaf0": 4})
+    (one,) = rolled_up(found, facts)
+    assert one.scope.switches == ("leaf0",)
+    assert one.scope.links == ("leaf0:p0", "leaf0:p1", "leaf0:p2", "leaf0:p3")
+    assert one.scope.hosts == ("h00", "h01", "h02", "h03")
+    assert "4 of the 6 NICs below leaf switch leaf0" in one.summary
+    assert "0 of 6 below others" in one.summary
+    assert one.summary.endswith("The port leaf0:p3 is bad.")
+    assert one.impact.s_per_step == pytest.approx(0.04)
+    assert len(one.evidence) == 4
+    assert "leaf switch leaf0" in one.confirm[0]
+
+
+@pytest.mark.parametrize(
+    ("hit", "more"),
+    [
+        pytest.param({"leaf0": 1}, {"counts": (32, 32)}, id="one bad port of 32"),
+        pytest.param({"leaf0": 3}, {}, id="without one of its hosts, 2 of 5 are fewer than half"),
+        pytest.param({"leaf0": 2}, {"counts": (2, 6)}, id="two may be chance"),
+        pytest.param({"leaf0": 4}, {"counts": (6,)}, id="no other leaf to compare with"),
+        pytest.param({"leaf0": 6, "leaf1": 6}, {}, id="all leaves alike"),
+        pytest.param({"leaf0": 4, "leaf1": 1}, {"counts": (6, 9)}, id="a ninth of another leaf"),
+        pytest.param({"leaf0": 5}, {"per_host": 4}, id="a whole host and one more NIC"),
+        pytest.param(
+            {"leaf0": 4}, {"healthy_counter": "rx_bytes"}, id="the others do not count it"
+        ),
+    ],
+)
+def test_ports_that_a_leaf_does_not_explain_stay_as_they_are(
+    hit: dict[str, int], more: dict[str, Any]
+) -> None:
+    found, facts = below_leaves(hit, **more)
+    result = rolled_up(found, facts)
+    assert not any("leaf switch" in f.summary for f in result)
+    assert {link for f in result for link in f.scope.links} == {f.scope.links[0] for f in found}
+
+
+def test_a_bad_cable_elsewhere_stays_apart_from_a_bad_leaf() -> None:
+    found, facts = below_leaves({"leaf0": 4, "leaf1": 1}, (6, 10))
+    one, other = rolled_up(found, facts)
+    assert one.scope.switches == ("leaf0",)
+    assert "1 of 10 below others" in one.summary
+    assert other == found[4]
+
+
+def test_all_nics_of_two_hosts_below_one_leaf_are_the_leafs() -> None:
+    found, facts = below_leaves({"leaf0": 8}, (8, 8), per_host=4)
+    (one,) = rolled_up(found, facts)
+    assert one.scope.switches == ("leaf0",)
+    assert one.scope.hosts == ("h00", "h01")
+
+
+def test_a_nic_is_below_the_switch_whose_port_leads_to_its_rank() -> None:
+    """What the NIC counts, and the switch's port too, are views of one link."""
+    found, facts = below_leaves({"leaf0": 4})
+    own = [
+        dict(row) | {"node": row["host"], "port": "mlx5_0", "is_on_host": True}
+        for row in facts.rows["port_counters"]
+    ]
+    facts = Facts(rows={"port_counters": [*facts.rows["port_counters"], *own]})
+    at_nic = [
+        replace(f, scope=replace(f.scope, links=(f"{f.scope.hosts[0]}:mlx5_0",), switches=()))
+        for f in found
+    ]
+    (one,) = rolled_up(at_nic, facts)
+    assert one.scope.switches == ("leaf0",)
+    assert "4 of the 6 NICs" in one.summary
+    # Without the switch's counters job.toml may say whose leaf it is; else nobody does.
+    alone = Facts(rows={"port_counters": own})
+    assert rolled_up(at_nic, alone) == at_nic
+    leaves = {row["rank"]: f"leaf{row['rank'] // 100}" for row in own}
+    told = replace(alone, job=replace(alone.job, leaves=leaves))
+    assert rolled_up(at_nic, told)[0].scope.switches == ("leaf0",)
+
+
+def test_ports_between_switches_are_below_no_leaf() -> None:
+    found, facts = below_leaves({"leaf0": 4}, rank=None, ranks=None)
+    assert rolled_up(found, facts) == found
+
+
+@pytest.mark.parametrize(("bad_count", "is_leaf"), [(5, True), (1, False)])
+def test_what_nic_error_finds_at_ports_of_a_leaf_is_told_of_the_leaf(
+    bad_count: int, is_leaf: bool
+) -> None:
+    rows = [
+        port(f"p{n}", counter, growth, node=f"leaf{leaf}", host=f"h{leaf}{n}", rank=leaf * 6 + n)
+        for leaf in range(2)
+        for n in range(6)
+        for counter, growth in (
+            (CRC, 50.0 if leaf == 1 and n < bad_count else 0.0),
+            ("rx_packets", 1e6),
+        )
+    ]
+    facts = Facts(rows={"port_counters": rows})
+    found = rule("nic-error").run(facts).findings
+    assert len(found) == bad_count
+    (one,) = rolled_up(found, facts)
+    assert ("leaf switch leaf1" in one.summary) is is_leaf
+    assert len(one.scope.links) == bad_count
 
 
 def test_leaf_and_rail_come_from_the_job_description() -> None:

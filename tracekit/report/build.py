@@ -54,7 +54,7 @@ def build_report(
     config = config or DiagnoseConfig()
     rules = configured(config.thresholds, config.select, config.ignore)
     fired, not_checked, rules_run = _run(rules, facts)
-    linked = link_symptoms(rolled_up(fold(fired), facts), facts, config.report)
+    linked = link_symptoms(rolled_up(fold(fired), facts, config.report), facts, config.report)
     linked = _on_inferred_steps(linked, facts)
     linked = bounded(linked, facts)
     linked, impossible = _possible(linked, facts.step_ns / 1e9)

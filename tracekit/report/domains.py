@@ -2,7 +2,8 @@
 
 Eight slow GPUs of one host are one fault (its power, its cooling), not eight. Findings of one rule
 become one where the ranks that they name are exactly the traced ranks of a domain, and there are
-others. Racks and what else no trace can tell come from job.toml.
+others. Racks and what else no trace can tell come from job.toml. NICs of several hosts that count
+errors are their leaf switch's fault where hardly any below other leaves do.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from tracekit.derive.placement.hosts import canonical
 from tracekit.findings import Finding, Scope, finding_id
-from tracekit.rules.base import Facts, JobFacts
-from tracekit.wording import runs
+from tracekit.report.judgement import LIMITS, ReportThresholds
+from tracekit.rules.base import Facts, JobFacts, Row
+from tracekit.wording import runs, safe
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
@@ -106,7 +108,9 @@ def domains(facts: Facts) -> list[Domain]:
     return sorted(shared, key=lambda d: (order.index(d.kind), len(d.ranks), d.name))
 
 
-def rolled_up(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+def rolled_up(
+    findings: Sequence[Finding], facts: Facts, limits: ReportThresholds = LIMITS
+) -> list[Finding]:
     """The findings, where those of one rule that make up a domain are one."""
     known = domains(facts)
     by_rule: dict[str, list[Finding]] = defaultdict(list)
@@ -121,7 +125,9 @@ def rolled_up(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
             together = _as_one(of_rule, domain, facts)
             merged |= dict.fromkeys((f.id for f in of_rule), together)
         else:
-            merged |= _by_host(of_rule, facts)
+            of_leaf = _by_leaf(of_rule, facts, limits)
+            merged |= of_leaf
+            merged |= _by_host([f for f in of_rule if f.id not in of_leaf], facts)
     result: list[Finding] = []
     for finding in findings:
         finding_left = merged.get(finding.id, finding)
@@ -136,8 +142,7 @@ def _by_host(of_rule: Sequence[Finding], facts: Facts) -> dict[str, Finding]:
     ports: dict[str, dict[bool, set[str]]] = defaultdict(lambda: defaultdict(set))
     for row in facts.of("port_counters"):
         if row["host"] is not None:
-            link = f"{row['node']}:{row['port']}" if row["node"] else str(row["port"])
-            ports[row["host"]][bool(row["is_on_host"])].add(link)
+            ports[row["host"]][bool(row["is_on_host"])].add(_link(row))
     by_host: dict[str, list[Finding]] = defaultdict(list)
     for finding in of_rule:
         if len(finding.scope.hosts) == 1 and finding.scope.links:
@@ -161,8 +166,89 @@ def _by_host(of_rule: Sequence[Finding], facts: Facts) -> dict[str, Finding]:
     }
 
 
-def _as_one(findings: Sequence[Finding], domain: Domain, facts: Facts) -> Finding:
-    """One finding at the domain. Its members are hit side by side, so the worst says the price."""
+_NicKey = tuple[str, int | str]
+"""A NIC with its switch's port, as one: its host, and the rank that uses it or one port's name."""
+
+
+def _by_leaf(
+    of_rule: Sequence[Finding], facts: Facts, limits: ReportThresholds
+) -> dict[str, Finding]:
+    """Findings of one rule at several NICs below one leaf switch, as one by their ids.
+
+    Most NICs below it are hit, whichever of its hosts is left aside (else it may be that host's
+    fault), and hardly any below other leaves (else it is no leaf's). A NIC counts where a port of
+    it reads one of the counters that accuse: of others nobody knows whether they are healthy.
+    """
+    nics, leaves = _below(of_rule, facts)
+    hit = {nics[link] for f in of_rule for link in f.scope.links if link in nics}
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for finding in of_rule:
+        places = {leaves.get(nics[link]) if link in nics else None for link in finding.scope.links}
+        if len(places) == 1 and len(finding.scope.hosts) == 1:
+            leaf = places.pop()
+            if leaf is not None:
+                found[leaf].append(finding)
+    merged: dict[str, Finding] = {}
+    for leaf, here in found.items():
+        own = {nic for nic, name in leaves.items() if name == leaf}
+        others = leaves.keys() - own
+        if not others:
+            continue
+        is_shared = all(
+            len(rest & hit) >= max(limits.min_leaf_ports_count, limits.min_leaf_ratio * len(rest))
+            for host in {host for host, _ in own & hit}
+            for rest in [{nic for nic in own if nic[0] != host}]
+        )
+        if is_shared and len(others & hit) <= limits.max_other_leaves_ratio * len(others):
+            members = (
+                f"{len(own & hit)} of the {len(own)} NICs below leaf switch {safe(leaf)} are hit, "
+                f"and {len(others & hit)} of {len(others)} below others"
+            )
+            together = _as_one(here, Domain("leaf switch", leaf, frozenset()), facts, members)
+            merged |= dict.fromkeys((f.id for f in here), together)
+    return merged
+
+
+def _below(
+    of_rule: Sequence[Finding], facts: Facts
+) -> tuple[dict[str, _NicKey], dict[_NicKey, str]]:
+    """NIC of each port, and leaf of each NIC that reads what accuses, where it is known to be one.
+
+    The switch whose port leads to the NIC says it, or else job.toml says it of the rank.
+    """
+    accusing = {e.name for f in of_rule for e in f.evidence}
+    rows = [r for r in facts.of("port_counters") if r["host"] is not None]
+    # What leads to another switch has a host too: that one has neither ranks nor NICs of its own.
+    used = {r["host"] for r in rows if r["is_on_host"] or r["rank"] is not None or r["ranks"]}
+    nics: dict[str, _NicKey] = {}
+    places: dict[_NicKey, set[str]] = defaultdict(set)
+    counted: set[_NicKey] = set()
+    for row in rows:
+        if row["host"] not in used:
+            continue
+        rank = row["rank"]
+        nic = nics[_link(row)] = (row["host"], _link(row) if rank is None else rank)
+        if not row["is_on_host"] and row["node"] is not None:
+            places[nic].add(row["node"])
+        elif rank in facts.job.leaves:
+            places[nic].add(facts.job.leaves[rank])
+        if row["counter"] in accusing and row["growth"] is not None:
+            counted.add(nic)
+    return nics, {nic: min(at) for nic, at in places.items() if len(at) == 1 and nic in counted}
+
+
+def _link(row: Row) -> str:
+    """Name of a port, as scopes have it."""
+    return f"{row['node']}:{row['port']}" if row["node"] else str(row["port"])
+
+
+def _as_one(
+    findings: Sequence[Finding], domain: Domain, facts: Facts, members: str | None = None
+) -> Finding:
+    """One finding at the domain. Its members are hit side by side, so the worst says the price.
+
+    ``members`` says who is hit, where that is not all of the domain and no other.
+    """
     worst = max(findings, key=lambda f: (f.impact.s_per_step or 0.0, f.id))
     scopes = [f.scope for f in findings]
     steps = {s for scope in scopes for low, high in scope.steps for s in range(low, high + 1)}
@@ -179,16 +265,18 @@ def _as_one(findings: Sequence[Finding], domain: Domain, facts: Facts) -> Findin
         steps=runs(steps),
         identity_source=", ".join(sources) or None,
     )
-    where = f"{domain.kind} {domain.name}"
-    count = len(scope.links) if len(scope.links) > 1 else len(domain.ranks)
-    members = f"{count} NICs" if len(scope.links) > 1 else f"{count} traced ranks"
+    where = f"{domain.kind} {safe(domain.name)}"
+    if members is None:
+        count = len(scope.links) if len(scope.links) > 1 else len(domain.ranks)
+        who = f"{count} NICs" if len(scope.links) > 1 else f"{count} traced ranks"
+        members = f"All {who} of {where} are hit and no other"
     return replace(
         worst,
         id=finding_id(worst.rule, scope, facts.ranks)
         if scope.ranks
         else f"{worst.rule}/{domain.name}",
         # They are late side by side: the job waits for the slowest of them only.
-        summary=(f"All {members} of {where} are hit and no other; the worst: {worst.summary}"),
+        summary=f"{members}; the worst: {worst.summary}",
         scope=scope,
         evidence=tuple(chain(*(f.evidence for f in findings))),
         counter_evidence=tuple(chain(*(f.counter_evidence for f in findings))),

@@ -49,6 +49,15 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
         "a benchmark's peak over its mean: beyond it small sizes are in the mean, and both are"
         " told",
     )
+    min_leaf_ports_count: int = threshold(
+        2, "NICs below a leaf switch hit, beside those of any one host: one more may be chance"
+    )
+    min_leaf_ratio: float = threshold(
+        0.5, "of the NICs below a leaf switch hit: of fewer, each has its own fault"
+    )
+    max_other_leaves_ratio: float = threshold(
+        0.1, "of the NICs below other leaves hit too: with more, leaves do not tell them apart"
+    )
 
 
 LIMITS = ReportThresholds()

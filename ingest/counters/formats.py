@@ -88,7 +88,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
         Format("gpu", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
     ), ("dcgm", "nvidia_smi")),
-    Family("topology", 1, "nccl_topology", (
+    Family("topology", 2, "nccl_topology", (
         Format("gpu", "XML", "NCCL_TOPO_DUMP_FILE", False, "none: it is a description"),
     ), ()),
     Family("linux_net", 1, "linux", (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.names import node_of_path
-from tracekit.ingest.counters.topology import from_xml, write_links
+from tracekit.ingest.counters.topology import from_xml, write_links, write_ports
 
 NAME = "topology"
 MAX_BYTES = 8 << 20
@@ -26,7 +26,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 
 def read(source: SourceFile, sink: Sink) -> None:
-    """Write the pairs into host_link."""
+    """Write the pairs into host_link, the NICs' ports into fabric_link."""
     with source.open() as stream:
         data = stream.read(MAX_BYTES + 1)
     topology = from_xml(data.decode("utf-8", "replace")) if len(data) <= MAX_BYTES else None
@@ -39,6 +39,8 @@ def read(source: SourceFile, sink: Sink) -> None:
         )
         sink.fact(status="partial", reason="the XML is damaged")
         return
-    write_links(sink, topology, node_of_path(source.path))
-    if not topology.cells:
+    node = node_of_path(source.path)
+    write_links(sink, topology, node)
+    write_ports(sink, topology, node)
+    if not topology.cells and (node is None or not topology.ports):
         sink.fact(status="empty", reason="it names no GPU")

@@ -22,6 +22,8 @@ MAX_ELEMENTS = 100_000
 MAX_DEVICES = 1_024
 """GPUs, and ports of NICs, of one machine: each pair is a row."""
 MBIT = 1e6 / 8
+SOCKET_DEFAULT_MBIT_S = 10_000
+"""What NCCL writes for an interface whose speed it cannot read (net_socket.cc)."""
 
 NEARNESS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}
 """nvidia-smi's words, near to far: one switch, several, the host bridge, the socket, beyond."""
@@ -39,6 +41,15 @@ class Cell(NamedTuple):
     is_nic: bool
     connection: str
     """nvidia-smi's word: X (itself), NV and the lanes, PIX, PXB, PHB, NODE or SYS."""
+
+
+class NicPort(NamedTuple):
+    """A port of a NIC by which the host joins a network."""
+
+    place: int
+    name: str
+    """As counters of a host name it: mlx5_0/1, or the interface alone where it has no number."""
+    speed_bits_s: float | None
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,8 @@ class Topology:
     """GPU -> CPUs beside it, as nvidia-smi prints them."""
     numa: Mapping[str, int] = field(default_factory=dict)
     """GPU -> NUMA node."""
+    ports: tuple[NicPort, ...] = ()
+    """Ports of NICs, where the source lists them."""
 
 
 def read_topology(text: str) -> Topology | None:
@@ -101,6 +114,30 @@ def write_links(sink: Sink, topology: Topology, node: str | None) -> None:
     )
 
 
+def write_ports(sink: Sink, topology: Topology, node: str | None) -> None:
+    """Rows of fabric_link: the host's ends of its cables. Where they lead, its topology does not
+    say; without the host's name nobody could tell whose they are."""
+    ports = topology.ports
+    if node is None or not ports:
+        return
+    count = len(ports)
+    write_columns(
+        sink,
+        "fabric_link",
+        {
+            "place": [p.place for p in ports],
+            "node": [node] * count,
+            "node_kind": ["host"] * count,
+            "port": [p.name for p in ports],
+            "peer": [None] * count,
+            "peer_kind": [None] * count,
+            "peer_port": [None] * count,
+            "lanes_count": [None] * count,
+            "speed_bits_s": [p.speed_bits_s for p in ports],
+        },
+    )
+
+
 def _index(gpu: str) -> int | None:
     digits = gpu.removeprefix("GPU")
     return int(digits) if digits.isdecimal() and len(digits) < 6 else None
@@ -134,6 +171,7 @@ def from_xml(text: str) -> Topology | None:
         return None
     gpus: list[_Found] = []
     nics: list[_Found] = []
+    ports: dict[str, NicPort] = {}
     lanes: dict[str, int] = {}
     switched: dict[str, int] = {}
     direct: dict[tuple[str, str], int] = {}
@@ -169,6 +207,8 @@ def from_xml(text: str) -> Topology | None:
             name = (element.get("name") or busid)[:200]
             rate = speed * MBIT if speed else None
             nics.append(_Found(name, bridges, cpu, place, rate))
+            if port := _nic_port(element, place, speed):
+                ports.setdefault(port.name, port)
         stack += [(child, bridges, cpu, busid, node) for child in reversed(element)]
     if max(len(gpus), len(nics)) > MAX_DEVICES:
         return None
@@ -201,7 +241,20 @@ def from_xml(text: str) -> Topology | None:
         cells=tuple(dict.fromkeys(cells)),
         pci=pci,
         numa=numa,
+        ports=tuple(ports.values()),
     )
+
+
+def _nic_port(net: ElementTree.Element, place: int, speed_mbit_s: int | None) -> NicPort | None:
+    """The port of a ``net`` element; None where it names none, or stands for several merged."""
+    name = (net.get("name") or "")[:200]
+    if not name or "+" in name:
+        return None
+    number = _whole(net.get("port"))
+    # A socket has no port number, and where its speed is unknown NCCL writes a default.
+    is_default = not number and speed_mbit_s == SOCKET_DEFAULT_MBIT_S
+    speed = speed_mbit_s * 1e6 if speed_mbit_s and not is_default else None
+    return NicPort(place, f"{name}/{number}" if number else name, speed)
 
 
 def _root(text: str) -> ElementTree.Element | None:

@@ -118,6 +118,35 @@ def test_the_tree_gives_nvidia_smis_words() -> None:
     assert sink.rows("host_link", "pci", "numa_node")[0] == ("00000000:16:00.0", 0)
 
 
+def test_nics_of_the_tree_are_the_hosts_ends_of_cables() -> None:
+    nets = """<net name="eth1" dev="4" speed="25000" port="0"/>
+     <net name="mlx5_0" dev="0" speed="400000" port="1" coll="1"/>
+     <net name="mlx5_3" dev="5" speed="10000" port="2"/>
+     <net name="mlx5_0+mlx5_3" dev="6" speed="410000" port="1"/>
+     <net name="eth0" dev="3" """
+    sink = read(XML.replace('<net name="eth0" dev="3" ', nets), "gpu-7.topo.xml", "topology")
+    columns = ("node", "node_kind", "port", "speed_bits_s", "peer", "peer_port")
+    assert sink.rows("fabric_link", *columns) == [
+        ("gpu-7", "host", "mlx5_0/1", 400e9, None, None),
+        ("gpu-7", "host", "mlx5_2", None, None, None),
+        ("gpu-7", "host", "eth1", 25e9, None, None),
+        ("gpu-7", "host", "mlx5_3/2", 10e9, None, None),
+        ("gpu-7", "host", "eth0", None, None, None),  # 10 Gbit/s is what NCCL writes of none
+    ]
+
+
+def test_nics_of_a_host_that_nobody_names_are_no_ends_of_cables() -> None:
+    assert "fabric_link" not in read(XML, "topo.xml", "topology").tables
+
+
+def test_a_tree_without_gpus_may_have_nics() -> None:
+    nics = '<system><cpu numaid="0"><nic><net name="mlx5_0" port="1"/></nic></cpu></system>'
+    sink = read(nics, "gpu-7.xml", "topology")
+    assert len(sink.rows("fabric_link")) == 1
+    assert sink.facts.get("status", "ok") == "ok"
+    assert read(nics, "topo.xml", "topology").facts["status"] == "empty"
+
+
 def test_nvlinks_to_a_gpu_are_its_alone() -> None:
     direct = XML.replace('target="0000:05:00.0" count="18" tclass="0x068000"',
                          'target="0000:96:00.0" count="4" tclass="0x030200"')  # fmt: skip

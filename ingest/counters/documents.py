@@ -21,6 +21,7 @@ counters of 100 switches of 64 ports are a tenth of that."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _NO_MARKS = bytes(sorted(set(range(256)) - set(b'"[]{}')))
+_FRACTION = re.compile(r"-?\d{1,20}\.\d{1,20}(?:[eE][-+]?\d{1,3})?")
 _BARE = {b"{": 1, b"[": 1, b"}": -1, b"]": -1, b"},": -1, b"],": -1}
 
 
@@ -60,6 +61,23 @@ def dict_of(value: object) -> dict[str, Any]:
 def dicts_of(value: object) -> list[dict[str, Any]]:
     """The objects of a list; none where it is no list."""
     return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def numbers_count(value: object) -> int:
+    """How many numbers a value of a document holds, at any depth; no truth is a number."""
+    found = 0
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+        elif isinstance(one, str):
+            found += _FRACTION.fullmatch(one) is not None
+        else:
+            found += isinstance(one, int) and not isinstance(one, bool)
+    return found
 
 
 def text_of(value: object) -> str | None:

@@ -69,13 +69,13 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
     ), ("gpu_csv", "nvidia_smi")),
-    Family("nvidia_smi_xml", 5, "smi_xml", (
+    Family("nvidia_smi_xml", 6, "smi_xml", (
         Format("gpu", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
     ), ("nvidia_smi",)),
     Family("kernel_log", 4, "kernel_log", (
         Format("gpu", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
     ), ()),
-    Family("gpu_text", 7, "gpu_text", (
+    Family("gpu_text", 8, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
         Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
         Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,
@@ -124,7 +124,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "pause settings", "ethtool -a", False, "time lines"),
         Format("net", "RDMA statistics", "rdma statistic [-j] (also EFA)", False, "time lines"),
     )),
-    Family("switch_json", 2, "switch_json", (
+    Family("switch_json", 3, "switch_json", (
         Format("net", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
         Format("net", "answers of NX-OS", "NX-API", False, "time lines"),
     )),
@@ -157,19 +157,19 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,
                "none needed"),
     )),
-    Family("sadf", 1, "sadf", (
+    Family("sadf", 2, "sadf", (
         Format("host", "history", "sadf -j", True, "each moment"),
     )),
-    Family("pressure", 1, "pressure", (
+    Family("pressure", 2, "pressure", (
         Format("host", "pressure stalls", "/proc/pressure/{cpu,io,memory}", True, "time lines"),
         Format("host", "CPU quota, version 1", "cpu.stat of a cgroup", True, "time lines"),
         Format("host", "CPU quota and memory limits", "cpu.stat, memory.events of cgroup v2",
                False, "time lines"),
     )),
-    Family("vmstat", 1, "vmstat", (
+    Family("vmstat", 2, "vmstat", (
         Format("host", "vmstat", "vmstat -t", True, "each line"),
     )),
-    Family("iostat", 1, "iostat", (
+    Family("iostat", 2, "iostat", (
         Format("storage", "iostat", "iostat -x -t -o JSON", True, "each report"),
     )),
     Family("nfsiostat", 1, "nfsiostat", (

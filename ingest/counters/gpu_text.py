@@ -164,6 +164,7 @@ class _Reader:
         elif self._gpu is not None and (link := _LINK.match(line)):
             is_up = link[2] is not None
             self._links[is_up] = self._links.get(is_up, 0) + 1
+            self._other += is_up  # its speed: links are counted only
         elif self._columns and line.strip() and not line.startswith("#"):
             self._row(number, line)
         elif topology.is_matrix_header(line):

@@ -8,7 +8,8 @@ from typing import Any
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.documents import dict_of, dicts_of, text_of
+from tracekit.ingest.counters.documents import dict_of, dicts_of, numbers_count, text_of
+from tracekit.ingest.counters.samples import count_other_metrics, count_without_interval
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.storage_samples import StorageSamples
 from tracekit.ingest.counters.storage_words import STORAGE
@@ -58,7 +59,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     with source.open() as stream:
         reading = Reading(sink, stream, "sysstat", "event")
         samples = StorageSamples(sink, source)
-        place = 0
+        place = others = early = 0
         for document in reading.documents():
             reading.good()
             for host in dicts_of(dict_of(dict_of(document.value).get("sysstat")).get("hosts")):
@@ -66,7 +67,17 @@ def read(source: SourceFile, sink: Sink) -> None:
                 last_ns: int | None = None
                 for report in dicts_of(host.get("statistics")):
                     place += 1
-                    last_ns = _report(report, place, last_ns, samples, reading)
+                    printed = numbers_count(report)
+                    time_ns, kept = _report(report, place, last_ns, samples, reading)
+                    if kept is None:
+                        early += printed
+                    else:
+                        others += printed - kept
+                    last_ns = time_ns
+        if others:
+            count_other_metrics(sink, others)
+        if early:
+            count_without_interval(sink, early)
         if not samples.rows_count and place:
             reading.answer = "it has no two reports with times (iostat -t, and an interval)"
         reading.finish(samples, streams.stream_problem(stream))
@@ -78,16 +89,18 @@ def _report(
     last_ns: int | None,
     samples: StorageSamples,
     reading: Reading,
-) -> int | None:
-    """When it was printed."""
+) -> tuple[int | None, int | None]:
+    """When it was printed, and how many of its numbers were asked for; None: it is left out."""
     stamp = report.get("timestamp")
     if stamp is None:
-        return None
+        return None, None
     time_ns = times.parse(str(stamp)[:60])
     if time_ns is None:
         reading.bad_time(place)
-        return last_ns
+        return last_ns, None
+    found: int | None = None
     if last_ns is not None and 0 < time_ns - last_ns <= _MAX_INTERVAL_NS:
+        found = 0
         samples.at(time_ns)
         samples.interval_ns = int(time_ns - last_ns)
         for disk in dicts_of(report.get("disk")):
@@ -96,5 +109,6 @@ def _report(
                 continue
             for key, printed in disk.items():
                 if (meaning := _MEANINGS.get(key)) is not None:
+                    found += numbers_count(printed)
                     samples.sample(place, device, meaning, printed, original=key)
-    return time_ns
+    return time_ns, found

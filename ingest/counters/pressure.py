@@ -24,6 +24,8 @@ _PSI = re.compile(
     r"(?:(\S{1,400}):)?(some|full) avg10=[\d.]{1,8} avg60=[\d.]{1,8} avg300=[\d.]{1,8}"
     r" total=(\d{1,20})"
 )
+_AVERAGES_COUNT = 3
+"""Of a line of stalls: of 10, 60 and 300 s."""
 _COUNT = re.compile(r"(?:(\S{1,400}):)?([a-z_]{2,40}(?:\.[a-z_]{1,20})?) (\d{1,20})")
 _HEADING = re.compile(r"==> (\S{1,400}) <==")
 _ANY_PSI = re.compile(rb"^(?:\S{1,400}:)?some avg10=\d{1,3}\.\d\d avg60=", re.M)
@@ -110,6 +112,7 @@ class _Parser:
         resource = resource_match[1].lower()
         meaning = HOST.meaning(f"{resource}_pressure_{extent}_time", _US)
         original = f"{resource}.{extent}.total"
+        self.others_count += _AVERAGES_COUNT
         if self.samples.sample(place, meaning, total, original=original, cgroup=_cgroup(path)):
             self._reading.good()
 

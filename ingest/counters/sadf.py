@@ -8,9 +8,10 @@ from typing import Any
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.documents import dict_of, dicts_of, text_of
+from tracekit.ingest.counters.documents import dict_of, dicts_of, numbers_count, text_of
 from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.host_words import HOST
+from tracekit.ingest.counters.samples import count_other_metrics
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
 
@@ -61,37 +62,42 @@ def read(source: SourceFile, sink: Sink) -> None:
     with source.open() as stream:
         reading = Reading(sink, stream, "sysstat", "event")
         samples = HostSamples(sink, source)
-        place = 0
+        place = others = 0
         for document in reading.documents():
             reading.good()
             for host in dicts_of(dict_of(dict_of(document.value).get("sysstat")).get("hosts")):
                 samples.of(text_of(host.get("nodename")))
                 for moment in dicts_of(host.get("statistics")):
                     place += 1
-                    _moment(moment, place, samples, reading)
+                    others += _moment(moment, place, samples, reading)
+        if others:
+            count_other_metrics(sink, others)
         reading.finish(samples, streams.stream_problem(stream))
 
 
-def _moment(moment: dict[str, Any], place: int, samples: HostSamples, reading: Reading) -> None:
+def _moment(moment: dict[str, Any], place: int, samples: HostSamples, reading: Reading) -> int:
+    """How many of its numbers are no counter of ours."""
     stamp = dict_of(moment.get("timestamp"))
     zone = "Z" if stamp.get("utc") == 1 or str(stamp.get("tz")) in _UTC else ""
     time_ns = times.parse(f"{stamp.get('date')}T{stamp.get('time')}{zone}")
     if time_ns is None:
         reading.bad_time(place)
-        return
+        return 0
     samples.at(time_ns)
     seconds = stamp.get("interval")
     samples.interval_ns = None
     if isinstance(seconds, int) and 0 < seconds <= 86_400:
         samples.interval_ns = seconds * 10**9
+    others = sum(numbers_count(part) for name, part in moment.items() if name != "timestamp")
     for load in dicts_of(moment.get("cpu-load")):
         if load.get("cpu") == "all":
-            _put(load, _CPU, "cpu-load", place, samples)
+            others -= _put(load, _CPU, "cpu-load", place, samples)
     for section, meanings in _PLAIN.items():
-        _put(dict_of(moment.get(section)), meanings, section, place, samples)
+        others -= _put(dict_of(moment.get(section)), meanings, section, place, samples)
     pressure = dict_of(moment.get("psi"))
     for section, meanings in _PRESSURE.items():
-        _put(dict_of(pressure.get(section)), meanings, section, place, samples)
+        others -= _put(dict_of(pressure.get(section)), meanings, section, place, samples)
+    return others
 
 
 def _put(
@@ -100,8 +106,12 @@ def _put(
     name: str,
     place: int,
     samples: HostSamples,
-) -> None:
+) -> int:
+    """How many numbers were asked for and found, good or bad."""
+    found = 0
     for key, meaning in meanings.items():
         if key in section:
+            found += numbers_count(section[key])
             original = f"{name}.{key}"
             samples.sample(place, meaning, section[key], original=original, cgroup=None)
+    return found

@@ -37,6 +37,17 @@ def count_other_metrics(sink: Sink, n: int = 1) -> None:
     )
 
 
+def count_without_interval(sink: Sink, n: int) -> None:
+    """Count numbers of reports of which nobody knows since when they count."""
+    sink.count(
+        "no_interval",
+        n,
+        severity="info",
+        doc="Numbers of reports without a report before them (the first is of the time since the "
+        "machine began) or without a time: not kept.",
+    )
+
+
 class Samples:
     """Gathers the samples of one file and writes them into one table.
 

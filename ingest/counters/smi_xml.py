@@ -16,7 +16,7 @@ from tracekit.ingest.counters.fields import REASONS, gpu_meaning, scale_of
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.names import pci_address, uuid_of
 from tracekit.ingest.counters.processes import Processes
-from tracekit.ingest.counters.samples import count_local_time
+from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.times import local_ns, says_utc
 
 NAME = "nvidia_smi_xml"
@@ -142,6 +142,7 @@ class _Document:
         self._time_ns: int | None = None
         self._gpu: dict[str, Any] | None = None
         self._values: list[tuple[str, str]] = []
+        self._of_instances_count = 0
         self._index = -1
         self._processes = state.processes
         self._listed: list[dict[str, str]] | None = None
@@ -174,6 +175,7 @@ class _Document:
             self._index += 1
             self._gpu = {"pci": pci_address(attributes.get("id", ""))}
             self._values = []
+            self._of_instances_count = 0
             self._listed = None
 
     def _characters(self, text: str) -> None:
@@ -188,7 +190,9 @@ class _Document:
             self._state.is_local |= self._time_ns is not None and not self._state.is_utc
         elif self._path == ["nvidia_smi_log", "gpu"]:
             self._write()
-        elif self._gpu is not None and "mig_device" not in self._path:
+        elif self._gpu is not None and "mig_device" in self._path:
+            self._of_instances_count += _VALUE.fullmatch(text) is not None
+        elif self._gpu is not None:
             if path in ("uuid", "product_name", "minor_number"):
                 self._gpu[path] = text
             elif path.startswith("processes"):
@@ -248,20 +252,24 @@ class _Document:
         self._write_processes(gpu, time_ns, source)
         summed: dict[str, float] = {}
         seen: set[str] = set()
+        others = self._of_instances_count
         for path, text in self._values:
             counter = _counter_of(path)
-            if counter is None:
+            if counter is None or counter in seen:
+                others += _VALUE.fullmatch(text) is not None
                 continue
             value = self._number(text, counter)
             if value is None:
                 continue
             if counter.startswith("ecc_"):
                 summed[counter] = summed.get(counter, 0.0) + value
-            elif counter not in seen:
+            else:
                 seen.add(counter)
                 self._put(gpu, counter, path, time_ns, source, value)
         for counter, value in summed.items():
             self._put(gpu, counter, "ecc_errors", time_ns, source, value)
+        if others:
+            count_other_metrics(self._sink, others)
 
     def _put(
         self, gpu: Gpu, counter: str, path: str, time_ns: int | None, source: str, value: float

@@ -99,6 +99,13 @@ def read(source: SourceFile, sink: Sink) -> None:
         parser.finish()
         if parser.others_count:
             count_other_metrics(sink, parser.others_count)
+        if parser.unused_count:
+            sink.count(
+                "unused_device",
+                parser.unused_count,
+                severity="info",
+                doc="Numbers of disks that were never used, all of them zero: not kept.",
+            )
         reading.finish(parser.samples, streams.stream_problem(stream))
 
 
@@ -106,6 +113,7 @@ class _Parser:
     def __init__(self, samples: StorageSamples, reading: Reading) -> None:
         self.samples = samples
         self.others_count = 0
+        self.unused_count = 0
         self._reading = reading
         self._device: str | None = None
         self._filesystem: str | None = None
@@ -163,7 +171,9 @@ class _Parser:
     def _disk(self, place: int, device: str, numbers: list[str]) -> None:
         self._device, self._filesystem = device, None
         if not any(int(n) for n in numbers):
-            return  # a device that was never used
+            self.unused_count += len(numbers)
+            return
+        self.others_count += len(numbers) - sum(i < len(numbers) for i, *_ in _DISK_MEANINGS)
         for index, name, meaning in _DISK_MEANINGS:
             if index < len(numbers):
                 self._add(place, meaning, numbers[index], f"diskstats {index + 4} {name}")

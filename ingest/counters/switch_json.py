@@ -12,8 +12,10 @@ from typing import Any
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters.documents import numbers_count
 from tracekit.ingest.counters.net_samples import NetSamples
 from tracekit.ingest.counters.net_words import is_word, meaning, own
+from tracekit.ingest.counters.samples import count_other_metrics
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import shape
@@ -110,6 +112,9 @@ class _Parser:
         self._reading = reading
         self._said: set[str] = set()
         self._place = 0
+        self._asked_count = 0
+        """Numbers of the answer that were asked for."""
+        self._others_count = 0
 
     def answers(self, place: int, value: Any) -> None:
         self._place = place
@@ -131,9 +136,12 @@ class _Parser:
             return
         if any(str(k).startswith("TABLE_") for k in value):
             self._nxos(value)
-        elif not self._eos(value):
-            self._reading.bad(place, "an answer that is not known")
-            return
+        else:
+            self._asked_count = 0
+            if not self._eos(value):
+                self._reading.bad(place, "an answer that is not known")
+                return
+            self._others_count += numbers_count(value) - self._asked_count
         self._reading.good()
 
     def _documented(self, what: str) -> None:
@@ -142,6 +150,8 @@ class _Parser:
             self._reading.from_documentation(what)
 
     def finish(self) -> None:
+        if self._others_count:
+            count_other_metrics(self._sink, self._others_count)
         if not self.samples.rows_count and not self.samples.missing_count:
             self._reading.answer = "the switch names no interface with such counters"
 
@@ -156,6 +166,7 @@ class _Parser:
         queue: int | None = None,
         lane: int | None = None,
     ) -> None:
+        self._asked_count += numbers_count(printed)
         known = meaning(what) if isinstance(what, str) else what
         self.samples.add(
             self._place,

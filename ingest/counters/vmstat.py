@@ -9,6 +9,7 @@ from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.host_words import HOST
+from tracekit.ingest.counters.samples import count_other_metrics, count_without_interval
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.lines import lines, shape
 
@@ -53,6 +54,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         names: list[str] = []
         zone = ""
         last_ns: int | None = None
+        others = early = 0
         for line in lines(stream):
             cells = line.text.split()
             if not cells or cells[0] == "procs":
@@ -75,12 +77,19 @@ def read(source: SourceFile, sink: Sink) -> None:
                 interval_ns = int(time_ns - last_ns)
             last_ns = time_ns
             if interval_ns is None or not 0 < interval_ns <= _MAX_INTERVAL_NS:
+                early += len(names)
                 continue
             samples.at(time_ns)
             samples.interval_ns = interval_ns
             for name, printed in zip(names, cells, strict=False):
                 if (meaning := _MEANINGS.get(name)) is not None:
                     samples.sample(line.number, meaning, printed, original=name, cgroup=None)
+                else:
+                    others += 1
+        if others:
+            count_other_metrics(sink, others)
+        if early:
+            count_without_interval(sink, early)
         if not samples.rows_count and reading.good_count:
             reading.answer = "it has no two lines with times (vmstat -t, and an interval)"
         reading.finish(samples, streams.stream_problem(stream))

@@ -357,7 +357,7 @@ def test_the_physical_layer_of_eos_in_json() -> None:
         1 Ethernet5/1/l0 fec_uncorrectable_codewords cumulative 2 count
         """
     )
-    assert sink.counters == {"parsed_from_documentation": 1}
+    assert sink.counters.keys() == {"parsed_from_documentation", "other_metric"}
 
 
 _EOS_FILES = sorted((SHARED / "eos").glob("*.json")) if SHARED.exists() else []

@@ -1,0 +1,91 @@
+"""Every number that a real file of counters prints is in a row, or among what is not read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from net_cases import SHARED, ingest_path
+from printed_numbers import (
+    Printed,
+    balance,
+    of_csv,
+    of_disks,
+    of_exposition,
+    of_fields,
+    of_json,
+    of_links,
+    of_stalls,
+    of_vmstat,
+    of_xml,
+)
+
+HOSTS = Path(__file__).resolve().parents[3] / "fixtures" / "hosts"
+Reader = Callable[[str], list[Printed]]
+_plain = partial(of_json, without=frozenset({"timestamp", "number-of-cpus"}))
+_of_gpus = partial(of_csv, without=frozenset({"timestamp", "gpu_index"}))
+_WORDS = {"nvidia_smi_xml": "clock_event.*|ecc_.*|.*_pending|.*_failure"}
+_COUNTS_MORE = frozenset({"gnmi", "sonic_db"})
+"""What is not read is counted with the words among it, or by objects."""
+
+
+def _of_database(text: str) -> list[Printed]:
+    """What the database counts of objects that its maps of names name."""
+    keys = json.loads(text)
+    keys = keys.get("data", keys)
+    keys = {k: v["value"] if "ttl" in v else v for k, v in keys.items() if isinstance(v, dict)}
+    kinds = re.compile(r"COUNTERS_(?:\w+_)?(?:PORT|QUEUE|VOQ|PG|POOL)_NAME_MAP")
+    maps = [v for k, v in keys.items() if kinds.fullmatch(k)]
+    named = {oid for names in maps for oid in names.values() if oid.startswith("oid:")}
+    return [
+        printed
+        for key, fields in keys.items()
+        if key.partition(":")[2] in named
+        for printed in of_json(json.dumps(fields))
+        if not printed[0].endswith("TIMESTAMP")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "family", "reader", "found", "unread"),
+    [
+        (SHARED / "dcgm/dcgm_exporter_kops.prom", "prometheus", of_exposition, 38, 8),
+        (SHARED / "dcgm/dcgm_exporter_upcloud.prom", "prometheus", of_exposition, 19, 4),
+        (SHARED / "dcgm/dcgm_exporter_viettel-ai-platform.prom", "prometheus", of_exposition,
+         2, 18),
+        (SHARED / "dcgm/node_exporter_e2e-output.txt", "prometheus", of_exposition, 137, 2890),
+        (SHARED / "eos/eos_VerifyInterfaceDiscards__success.json", "switch_json", _plain, 4, 2),
+        (SHARED / "sonic/mock_tables__t1__counter_db.json", "sonic_db", _of_database, 9010, 0),
+        (SHARED / "sonic/vinted_counters_db_data.json", "sonic_db", _of_database, 171, 0),
+        (SHARED / "gnmi/telegraf_canonical_field_names_responses.json", "gnmi", _plain, 2, 1),
+        (SHARED / "gnmi/telegraf_issue_12831_responses.json", "gnmi", _plain, 0, 34),
+        (SHARED / "gnmi/telegraf_tagging_name_based_responses.json", "gnmi", _plain, 0, 10),
+        (SHARED / "gnmi/telegraf_canonical_field_names_expected.out", "gnmi", of_fields, 2, 1),
+        (SHARED / "gnmi/telegraf_issue_12831_expected.out", "gnmi", of_fields, 0, 22),
+        (SHARED / "nvidia_smi/a100-sxm4-v12.xml", "nvidia_smi_xml", of_xml, 19, 196),
+        (SHARED / "nvidia_smi/nanogpt_pr643_gpu_metrics.csv", "gpu_csv", _of_gpus, 15336, 0),
+        (SHARED / "nvidia_smi/nvidia-smi.nvlink.status.a100.txt", "gpu_text", of_links, 0, 96),
+        (HOSTS / "host01-diskstats.txt", "storage", of_disks, 234, 208),
+        (HOSTS / "host01-pressure.txt", "pressure", of_stalls, 63, 140),
+        (HOSTS / "host01-vmstat.txt", "vmstat", of_vmstat, 108, 113),
+        (HOSTS / "host01-iostat.json", "iostat", _plain, 240, 332),
+        (HOSTS / "host01-sar.json", "sadf", _plain, 102, 288),
+    ],
+    ids=lambda v: v.name if isinstance(v, Path) else None,
+)  # fmt: skip
+def test_no_number_is_left_out_without_a_word(
+    path: Path, family: str, reader: Reader, found: int, unread: int
+) -> None:
+    if not path.exists():
+        pytest.skip("shared/data is not here")
+    text = path.read_text(encoding="utf-8")
+    told = balance(reader(text), ingest_path(path, family), _WORDS.get(family, ""))
+    assert (told.found, told.missing.total()) == (found, unread), told
+    if family in _COUNTS_MORE:
+        assert told.named >= unread
+    else:
+        assert told.named == unread

@@ -142,6 +142,8 @@ class LogReader:
         before = self.place
         block = b"\n".join(batch)
         rest = self.steps.take(batch, block, before + 1)
+        if rest is not None and len(rest) < len(batch) / 2:
+            block = b"\n".join([line for _, line in rest])
         self.phases.take(enumerate(batch, before + 1) if rest is None else rest, block)
         is_open = self.failures.is_open or self.stacks.is_open
         is_within = self.bench.section is not None or is_open

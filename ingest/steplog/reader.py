@@ -95,6 +95,9 @@ class StepReader:
                 self._write(steps, known)
         if not taken:
             return None
+        if not any(taken.values()):
+            numbered = enumerate(lines, first_place)
+            return [(place, line) for place, line in numbered if line and place not in taken]
         rest = []
         for place, line in enumerate(lines, first_place):
             # A bar ends without a line feed, so what is printed next stands behind it.
@@ -158,10 +161,8 @@ def _pieces(
     places: list[int] = []
     texts: list[bytes] = []
     for place, line in enumerate(lines, first_place):
-        for piece in line.split(b"\r"):
-            if piece:
-                places.append(place)
-                texts.append(piece[:MAX_LINE_BYTES])
+        texts += [piece[:MAX_LINE_BYTES] for piece in line.split(b"\r") if piece]
+        places += [place] * (len(texts) - len(places))
     return places, texts
 
 
@@ -203,17 +204,19 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         line.str.extract(_TAG).cast(pl.Int32, strict=False).alias("tag"),
         pl.lit(known.name).alias("format"),
     ]
-    stamp = pl.col("time") if "time" in groups else line.str.head(STAMP_BYTES)
-    number = stamp.cast(pl.Float64, strict=False) if "time" in groups else pl.lit(None, pl.Float64)
-    return (
-        steps.select(
-            *columns, stamp.str.extract_groups(_STAMP).alias("at"), number.alias("epoch_number")
-        )
-        .unnest("at")
-        .with_columns(
-            pl.coalesce(_time(), _of_epoch("epoch_number")).alias("time_ns"),
-            (pl.col("zone").is_not_null() | pl.col("epoch_number").is_not_null()).alias("has_zone"),
-        )
+    if "time" in groups:
+        stamp, number = pl.col("time"), pl.col("time").cast(pl.Float64, strict=False)
+    else:
+        stamp, number = line.str.head(STAMP_BYTES), pl.lit(None, pl.Float64)
+    steps = steps.select(
+        *columns, stamp.str.extract_groups(_STAMP).alias("at"), number.alias("epoch_number")
+    ).unnest("at")
+    # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
+    times = [_time()] if steps["date"].null_count() < steps.height else []
+    times += [_of_epoch("epoch_number")] if "time" in groups else []
+    return steps.with_columns(
+        (pl.coalesce(times) if times else pl.lit(None, pl.Int64)).alias("time_ns"),
+        (pl.col("zone").is_not_null() | pl.col("epoch_number").is_not_null()).alias("has_zone"),
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+HEAD_BYTES = 1 << 16
+"""Looked at by itself before a larger block."""
+
 
 def any_of(words: Iterable[bytes]) -> str:
     """A pattern that finds one of these ASCII texts; ``holds`` takes it."""
@@ -19,5 +22,7 @@ def holds(block: bytes, pattern: str) -> bool:
     """
     import polars as pl
 
+    # Words are mostly everywhere or nowhere, and text is made of the whole before it is searched.
+    heads = (block[:HEAD_BYTES], block) if len(block) > HEAD_BYTES else (block,)
     # Latin-1 takes every byte, and leaves ASCII what it is.
-    return bool(pl.Series([block.decode("latin-1")]).str.contains(pattern).item())
+    return any(pl.Series([b.decode("latin-1")]).str.contains(pattern).item() for b in heads)

@@ -10,6 +10,7 @@ import pytest
 import nccl_logs
 from tracekit import api
 from tracekit.errors import InputError
+from tracekit.ingest.steplog import words
 
 Rows = list[dict[str, Any]]
 
@@ -112,6 +113,43 @@ def test_a_bar_is_drawn_again_in_one_line_and_what_follows_it_is_read(tmp_path: 
     run = api.open(tmp_path / "run")
     events = run.sql("SELECT code FROM nccl_event").to_dicts()
     assert "job_ended" in {e["code"] for e in events}
+
+
+def test_what_stands_among_many_steps_is_read_too() -> None:
+    """Only what no step has taken is searched for other words."""
+    call = (
+        "AllReduce: opCount 1 sendbuff 0x1 recvbuff 0x2 count 5 datatype 9 op 0 root 0 "
+        "comm 0x7f0000000000 [nranks=2] stream 0x1"
+    )
+    between = [
+        "saving checkpoint to /x",
+        nccl_logs.info(call),
+        "Traceback (most recent call last):",
+        '  File "/a/train.py", line 3, in main',
+        "ValueError: x",
+    ]
+    steps = [LINES["maxtext"][0]] * 50
+    tables = nccl_logs.read("\n".join([*steps, *between, *steps]) + "\n").tables
+    assert [r["place"] for r in tables["job_step"]] == [*range(1, 51), *range(56, 106)]
+    assert {(r["code"], r["place"]) for r in tables["log_event"]} == {
+        ("checkpoint-save", 51),
+        ("python-exception", 53),
+    }
+    assert [r["place"] for r in tables["nccl_op"]] == [52]
+
+
+def test_bars_state_a_time_where_others_state_none(tmp_path: Path) -> None:
+    bar = " {}%|#| {}/100 [00:{:02d}<01:00,  1.00it/s]\n"
+    text = bar.format(1, 1, 1) + "2024-05-01 10:00:00" + bar.format(2, 2, 2)
+    dated = steps_of(tmp_path, text.encode())
+    assert [r["time_ns"] for r in dated] == [None, 1_714_557_600 * 10**9]
+
+
+@pytest.mark.parametrize("at", [0, words.HEAD_BYTES - 2, words.HEAD_BYTES, 2 * words.HEAD_BYTES])
+def test_a_word_is_found_wherever_it_stands_in_a_block(at: int) -> None:
+    block = b"\xff" * at + b"word" + b" " * words.HEAD_BYTES
+    assert words.holds(block, words.any_of([b"none", b"word"]))
+    assert not words.holds(block, words.any_of([b"none", b"wordy"]))
 
 
 def test_garbage_long_lines_and_other_encodings_are_passed_over(tmp_path: Path) -> None:

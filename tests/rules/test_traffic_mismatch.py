@@ -190,6 +190,39 @@ def test_a_zero_stage_that_the_traces_contradict(make_job: MakeJob) -> None:
     assert RULE.run(facts(make_job, healthy()[0], *halves, text=text)) == RuleOutcome()
 
 
+SHARDED = JOB.replace("tp = 2\ndp = 2\nzero_stage = 0", "dp = 4\nzero_stage = 3")
+
+
+def hsdp(size: int = 2, op: str = "all_reduce") -> list[dict[str, Any]]:
+    """A job of shards whose data-parallel groups are not told apart."""
+    shards = [row(None, o, GRADIENTS / 2) for o in ("all_gather", "reduce_scatter")]
+    return [*shards, row("dp", op, GRADIENTS / 2, group_size=size)]
+
+
+@pytest.mark.parametrize("replicas", ["", "\ndp_replicate = 2"], ids=["not given", "given"])
+def test_replicas_of_shards_reduce_whatever_the_stage(make_job: MakeJob, replicas: str) -> None:
+    text = SHARDED.replace("dp = 4", f"dp = 4{replicas}")
+    assert not RULE.run(facts(make_job, *hsdp(), text=text)).findings
+
+
+@pytest.mark.parametrize(
+    ("replicas", "size", "op"),
+    [
+        ("", 4, "all_reduce"),  # all of dp: nobody is a replica
+        ("", 3, "all_reduce"),  # no part that divides it
+        ("\ndp_replicate = 1", 2, "all_reduce"),
+        ("\ndp_replicate = 4", 2, "all_reduce"),
+        ("", 2, "all_to_all"),  # no reduction
+    ],
+)
+def test_what_no_replicas_would_send_is_extra(
+    make_job: MakeJob, replicas: str, size: int, op: str
+) -> None:
+    text = SHARDED.replace("dp = 4", f"dp = 4{replicas}")
+    found = RULE.run(facts(make_job, *hsdp(size, op), text=text)).findings
+    assert "traffic-mismatch/dp-extra" in {f.id for f in found}
+
+
 def test_groups_of_another_size_than_said(make_job: MakeJob) -> None:
     rows = [row("tp", "all_reduce", 2 * TENSOR, group_size=4), healthy()[1]]
     (finding,) = RULE.run(facts(make_job, *rows)).findings

@@ -219,7 +219,9 @@ def _extra_and_missing(
         and r["expected_bytes"] is None and r["basis"] is None
         and float(r["bytes_per_step"] or 0.0) >= max(least, 1.0)
     ]  # fmt: skip
-    extra = [r for r in unplanned if not _stands_in(facts, r, rows)]
+    extra = [
+        r for r in unplanned if not (_stands_in(facts, r, rows) or _may_join_replicas(facts, r))
+    ]
     # Groups that nobody could name may do what seems to be missing; so may ranks without a trace.
     is_whole = not facts.missing_ranks and all(r["group_kind"] is not None for r in rows)
     missing = [
@@ -246,6 +248,20 @@ def _stands_in(facts: Facts, row: Row, rows: Sequence[Row]) -> bool:
         and getattr(sizes, str(r["group_kind"]), None) == row["group_size"]
         for r in rows
     )
+
+
+def _may_join_replicas(facts: Facts, row: Row) -> bool:
+    """Whether it may be what replicas of the shards reduce among themselves (HSDP).
+
+    Behaviour tells a group of part of the data-parallel ranks, and not whether these share out the
+    weights or hold the same. The description rules replicas out by ``dp_replicate = 1``.
+    """
+    assert facts.description is not None  # noqa: S101  # evaluate has looked
+    sizes, size = facts.description.parallelism, row["group_size"]
+    if row["group_kind"] != "dp" or row["op"] != "all_reduce" or not sizes.dp or not size:
+        return False
+    is_part = 1 < size < sizes.dp and sizes.dp % size == 0
+    return is_part and sizes.dp_replicate in (None, size)
 
 
 def _extra(facts: Facts, row: Row) -> Mismatch:

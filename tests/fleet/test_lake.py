@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,9 +14,10 @@ import pytest
 
 from tracekit import api, runs
 from tracekit.cli import main
-from tracekit.errors import StoreError, UsageError
+from tracekit.errors import RunWriteError, StoreError, UsageError
 from tracekit.fleet import lake as lake_module
 from tracekit.fleet.lake import CARD, RUN_MARK, Known, Lake, make_lake, older_than, place
+from tracekit.store.manifest import stamp_of
 from traces import BASE_NS, make_trace, write_job, write_trace
 
 
@@ -155,6 +157,71 @@ def test_rm_leaves_nothing_of_a_run_that_is_whole(lake: Lake) -> None:
         run.diagnose(select=["gc-pause"])  # what is kept beside a run goes with it
     assert lake.remove(name).left_count == 0
     assert not lake.path(name).exists()
+
+
+@pytest.mark.parametrize("is_kept", ["manifests", "derived"])
+def test_rm_says_so_where_files_cannot_be_removed(
+    lake: Lake, is_kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name,) = lake.names()
+    unlink = Path.unlink
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if is_kept in path.parts:  # modes bind no superuser
+            raise PermissionError(errno.EACCES, "Permission denied")
+        unlink(path, missing_ok)
+
+    (lake.path(name) / "derived" / ("0" * 24)).mkdir(parents=True, exist_ok=True)
+    (lake.path(name) / "derived" / ("0" * 24) / "x.parquet").write_text("")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        with pytest.raises(RunWriteError, match="cannot be removed"):
+            lake.remove(name)
+        assert lake.path(name).exists()
+
+
+def test_a_lake_that_cannot_be_written_is_no_bug(
+    lake: Lake,
+    job: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(lake_module, "work_path", lambda _: tmp_path / "file" / "draft")
+    for root in (lake.root, tmp_path / "file" / "lake"):
+        with pytest.raises(SystemExit) as ended:
+            main(["ingest", str(job), "--lake", str(root), "--name", "b"])
+        assert ended.value.code == 2
+        assert f"{root}: cannot be written" in capsys.readouterr().err
+    with pytest.raises(RunWriteError), lake.drop():
+        pass
+
+
+def test_a_run_removed_while_others_are_listed_is_none(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name,) = lake.names()
+    shutil.copytree(lake.path(name), lake.path("gone"))
+    mark = lake.path("gone") / RUN_MARK
+    mark.write_text(mark.read_text().replace(name, "gone"))
+    assert lake.names() == sorted([name, "gone"])
+    asked = stamp_of
+
+    def removed_just_now(run: Path) -> str | None:
+        if run.name == "gone":
+            shutil.rmtree(run)
+        return asked(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake_module, "stamp_of", removed_just_now)
+        assert [e.name for e in lake.entries()] == [name]
+    old = [replace(lake.entry(name), name="gone"), lake.entry(name)]
+    monkeypatch.setattr(lake_module, "older_than", lambda *_: old)
+    with pytest.raises(SystemExit) as ended:
+        main(["lake", "prune", str(lake.root), "--older-than", "1d"])
+    assert ended.value.code == 0
+    assert "removed 1 runs" in capsys.readouterr().err
 
 
 Spoil = Callable[[Path], object]

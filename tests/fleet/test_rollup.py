@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from fleet_nights import FIRST, Fleet, FleetLake, day_of, dies
 from tracekit.cli import main
-from tracekit.errors import InputError, StoreError
+from tracekit.errors import InputError, RunWriteError, StoreError
 from tracekit.fleet import lake as lake_module
 from tracekit.fleet import lock, rollup
 from tracekit.fleet import store as fleet_store
@@ -310,6 +310,32 @@ def test_a_dead_owner_holds_nothing(tmp_path: Path) -> None:
     with lock.held(path):
         pass
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ahead_s", [-2 * lock.DEAD_AFTER_S, 2 * lock.DEAD_AFTER_S])
+def test_a_lock_is_as_old_as_its_file_system_says(
+    tmp_path: Path, ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of whoever comes may be hours wrong."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + ahead_s)
+    path = tmp_path / "rollup.lock"
+    owner(path, "elsewhere", 1)
+    with pytest.raises(StoreError, match=r"on elsewhere, alive [0-9] s ago"), lock.held(path):
+        pass
+    long_ago_s = now_s - lock.DEAD_AFTER_S - 1
+    os.utime(path, (long_ago_s, long_ago_s))
+    with lock.held(path):
+        pass
+
+
+def test_a_lake_that_may_only_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("")
+    with (
+        pytest.raises(RunWriteError, match=r"lake: cannot be written"),
+        lock.held(tmp_path / "lake" / "rollup.lock"),
+    ):
+        pass
 
 
 def test_who_works_keeps_its_lock_young(tmp_path: Path) -> None:

@@ -156,12 +156,17 @@ def prune(
 
     opened_lake = lake_at(lake)
     old = aged(opened_lake.entries(), o.parse_days(older_than, "--older-than"))
+    count = 0
     for entry in old:
         if dry_run:
             note(f"would remove {entry.path}")
         else:
-            _tell(opened_lake.remove(entry.name))
-    note(f"{'would remove' if dry_run else 'removed'} {len(old)} runs")
+            try:
+                _tell(opened_lake.remove(entry.name))
+            except UsageError:  # somebody else removed it since
+                continue
+        count += 1
+    note(f"{'would remove' if dry_run else 'removed'} {count} runs")
 
 
 def _tell(removed: Removed) -> None:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tracekit import runs, store
-from tracekit.errors import StoreError, TracekitError, UsageError
+from tracekit.errors import RunWriteError, StoreError, TracekitError, UsageError
 from tracekit.fleet.lock import held
 from tracekit.objects import SCHEMES
 from tracekit.store.manifest import MARK, load, stamp_of, work_path
@@ -177,14 +177,12 @@ class Lake:
     def entry(self, name: str) -> Entry:
         """A run by its name. UsageError where there is none."""
         path = self.path(name)
-        if not self._is_own(path):
-            raise UsageError(
-                f"{self.root}: there is no run {name!r}", hint=f"tracekit lake ls {self.root}"
-            )
+        self._check_own(path)
         stamp = stamp_of(path)  # before what it stands for: a change in between is seen next time
         try:
             return Entry(name, path, self._card(name, stamp), stamp=stamp)
         except TracekitError as error:
+            self._check_own(path)  # it may have been removed just now
             return Entry(name, path, None, error.message)
 
     def entries(
@@ -202,7 +200,10 @@ class Lake:
         A run that cannot be opened is found by its name alone.
         """
         wanted = [n for n in self.names() if name is None or fnmatch.fnmatchcase(n, name)]
-        found = [self.entry(n) for n in wanted]
+        found = []
+        for each in wanted:
+            with contextlib.suppress(UsageError):  # removed since it was listed
+                found.append(self.entry(each))
         return select(found, since=since, until=until, signature=signature, host=host)
 
     def changed(
@@ -263,7 +264,8 @@ class Lake:
         """
         runs.sweep_dead_work(self.root)
         folder = work_path(self.root)
-        folder.mkdir(parents=True)
+        with store.writing(self.root):
+            folder.mkdir(parents=True)
         try:
             yield os.path.abspath(folder)  # noqa: PTH100  # resolves no link
         finally:
@@ -282,7 +284,8 @@ class Lake:
             return self._add_to(name, paths, reading), False
         runs.sweep_dead_work(self.root)
         draft = work_path(self.root)
-        draft.mkdir(parents=True)
+        with store.writing(self.root):
+            draft.mkdir(parents=True)
         try:
             runs.ingest(paths, draft, **reading)
             added = datetime.now(UTC).isoformat(timespec="seconds")
@@ -330,9 +333,25 @@ class Lake:
         return name
 
     def remove(self, name: str) -> Removed:
-        """Remove a run: what this lake made of it, and nothing else."""
-        self.entry(name)
-        return remove_run(self.path(name), (MARK, RUN_MARK, CARD))
+        """Remove a run: what this lake made of it, and nothing else.
+
+        UsageError where there is none, RunWriteError where its files cannot be removed.
+        """
+        path = self.path(name)
+        self._check_own(path)
+        removed = remove_run(path, (MARK, RUN_MARK, CARD))
+        if stamp_of(path) is not None or (path.exists() and not removed.left_count):
+            raise RunWriteError(
+                f"{path}: cannot be removed: some of its files stay",
+                hint="ask whoever may write in this folder and all below it",
+            )
+        return removed
+
+    def _check_own(self, path: Path) -> None:
+        if not self._is_own(path):
+            raise UsageError(
+                f"{self.root}: there is no run {path.name!r}", hint=f"tracekit lake ls {self.root}"
+            )
 
     def _is_own(self, run: Path) -> bool:
         if not _NAME.fullmatch(run.name) or not _is_folder(run) or not _is_folder(run.parent):
@@ -420,13 +439,14 @@ def make_lake(root: str | Path) -> Lake:
             raise StoreError(
                 f"{folder}: exists and is not a lake", hint="name a new or empty folder, or a lake"
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = work_path(folder)
-        draft.parent.mkdir(exist_ok=True)
-        draft.write_text(new_mark(), encoding="utf-8")
-        with contextlib.suppress(FileExistsError):  # somebody else made it just now
-            os.link(draft, folder / LAKE_MARK)
-        draft.unlink()
+        with store.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            draft = work_path(folder)
+            draft.parent.mkdir(exist_ok=True)
+            draft.write_text(new_mark(), encoding="utf-8")
+            with contextlib.suppress(FileExistsError):  # somebody else made it just now
+                os.link(draft, folder / LAKE_MARK)
+            draft.unlink()
     return Lake(folder)
 
 

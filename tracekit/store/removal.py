@@ -50,7 +50,10 @@ def remove_run(run: Path, marks: Sequence[str]) -> Removed:
             inside = path.relative_to(run).as_posix()
             if inside in marks:
                 continue
-            status = path.lstat()
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue  # somebody else removes the run too
             is_file = stat.S_ISREG(status.st_mode) or inside.startswith("tmp/")
             if not is_file or not is_of_a_run(inside):
                 left += 1

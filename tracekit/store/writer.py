@@ -41,7 +41,8 @@ def writing(place: Path) -> Iterator[None]:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else type(error).__name__
         raise RunWriteError(
-            f"{place}: cannot be written ({why})", hint="name a folder with enough space"
+            f"{place}: cannot be written ({why})",
+            hint="name a folder with enough space, where you may write",
         ) from None
 
 

@@ -28,11 +28,15 @@ def is_missing(text: str) -> bool:
     return text.strip().lower() in _MISSING
 
 
+MOST = 10**40
+"""No number has as many digits, whether as a text or as a number: no float holds the largest."""
+
+
 def integer(value: object) -> int | None:
     """A whole number as printed: thousands commas, a text or a number; None for all else."""
     kind = type(value)
     if kind is int:
-        return value  # type: ignore[return-value]
+        return value if -MOST < value < MOST else None  # type: ignore[operator, return-value]
     if kind is float:
         return int(value) if value.is_integer() else None  # type: ignore[attr-defined, call-overload]
     if not isinstance(value, str):
@@ -40,7 +44,7 @@ def integer(value: object) -> int | None:
     if len(value) < 30 and value.isdecimal() and value.isascii():
         return int(value)
     text = value.strip()
-    if len(text) > 40:
+    if len(text) > 40:  # as MOST
         return None
     if _INTEGER.fullmatch(text):
         return int(text.replace(",", ""))

@@ -93,7 +93,15 @@ def test_golden(message: Any, wanted: str, node: str | None, is_proven: bool) ->
     assert "secret" not in repr(sink.__dict__)
 
 
-def test_transceiver_power_in_decimals() -> None:
+@pytest.mark.parametrize(
+    ("digits", "rows"),
+    [
+        ("-231", "1 Ethernet1/1/l2 optic_rx_power gauge -2.31 dBm"),
+        (-231, "1 Ethernet1/1/l2 optic_rx_power gauge -2.31 dBm"),
+        (int("1" * 400), ""),  # no float holds it
+    ],
+)
+def test_transceiver_power_in_decimals(digits: object, rows: str) -> None:
     update = {
         "update": {
             "timestamp": str(NS),
@@ -109,14 +117,12 @@ def test_transceiver_power_in_decimals() -> None:
                         "input-power",
                         "instant",
                     ),
-                    "val": {"decimalVal": {"digits": "-231", "precision": 2}},
+                    "val": {"decimalVal": {"digits": digits, "precision": 2}},
                 }
             ],
         }
     }
-    assert table(ingest(json.dumps([update]), FAMILY)) == golden(
-        "1 Ethernet1/1/l2 optic_rx_power gauge -2.31 dBm"
-    )
+    assert table(ingest(json.dumps([update]), FAMILY)) == golden(rows)
 
 
 def test_line_protocol_with_guarded_spaces() -> None:

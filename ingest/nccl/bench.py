@@ -344,9 +344,14 @@ def _are_cells(words: list[bytes], section: Section) -> bool:
     return all(_NUMBER.fullmatch(w) for w in words)
 
 
+_LARGEST = 1e300
+"""Of a printed number."""
+
+
 def _scaled(text: bytes | None, factor: int) -> int | None:
     value = _float(text)
-    return None if value is None else round(value * factor)
+    # 1e308 us is no time, and no float holds it in ns.
+    return None if value is None or abs(value) > _LARGEST else round(value * factor)
 
 
 def _rate(text: bytes | None) -> float | None:

@@ -14,6 +14,7 @@ import pytest
 from nccl_logs import info, job
 from soaks import soak
 from tracekit import api
+from tracekit.ingest.nccl import bench
 
 LOG = job("2.27.7")
 TOO_LARGE = (2**31, 2**40, 2**63, 2**64, 10**30, 10**4000)
@@ -79,3 +80,9 @@ def test_a_number_of_a_flight_record_is_counted(tmp_path: Path, number: int) -> 
     run, lost = read(tmp_path, "nccl_trace_rank_0.json", json.dumps(dump))
     assert lost == 1
     assert table(run, "comm_call", "op, sequence, message_bytes") == [("all_reduce", None, 16)]
+
+
+@pytest.mark.parametrize("text", [b"1e308", b"1e400", b"9" * 400])
+def test_a_time_of_a_benchmark_that_no_float_holds_is_none(text: bytes) -> None:
+    assert bench._scaled(text, 1000) is None
+    assert bench._scaled(b"1.5", 1000) == 1500

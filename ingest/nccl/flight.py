@@ -177,7 +177,7 @@ class _Dump:
         if len(self.times) > 10_000:
             self.times = [min(self.times), max(self.times)]
         duration = entry.get("duration_ms")
-        is_number = isinstance(duration, (int, float)) and 0 <= float(duration) < 1e9
+        is_number = isinstance(duration, (int, float)) and 0 <= duration < 1e9
         dtype, size = _payload(entry)
         is_p2p = bool(entry.get("is_p2p")) and str(entry.get("is_p2p")).lower() != "false"
         rows.add(

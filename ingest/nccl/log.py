@@ -327,7 +327,9 @@ class LogReader:
                 self._algorithm(algorithm),
                 _PROTOCOL_OF.get(protocol) or _nth(PROTOCOLS, protocol),
                 channels,
-                round(float(time) * 1000) if time and time.count(b".") <= 1 else None,
+                round(float(time) * 1000)
+                if time and time.count(b".") <= 1 and len(time) < 40
+                else None,
             )
         )
         return True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import overload
+from typing import TypeVar, overload
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,14 @@ class Ranges(Sequence[int]):
                 return low + left
             left -= high - low + 1
         raise IndexError(at)
+
+
+def union(spans: Iterable[tuple[Number, Number]]) -> list[tuple[Number, Number]]:
+    """What the spans (low, high) cover together: disjoint, in order, touching ones joined."""
+    joined: list[tuple[Number, Number]] = []
+    for low, high in sorted(spans):
+        if joined and low <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], high)
+        else:
+            joined.append((low, high))
+    return joined

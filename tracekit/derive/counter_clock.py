@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tracekit.ranges import union
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -281,7 +283,7 @@ def rows_of(
         for w in of_attempt:
             low, high = captures.get(w.capture_id, (w.start_ns, w.end_ns))
             captures[w.capture_id] = (min(low, w.start_ns), max(high, w.end_ns))
-        spans = _joined([(a - origin_ns, b - origin_ns) for a, b in captures.values()])
+        spans = union([(a - origin_ns, b - origin_ns) for a, b in captures.values()])
         by_node: dict[str | None, list[tuple[Series, Curve]]] = defaultdict(list)
         for counter in series:
             if counter.counter not in ("rx_bytes", "tx_bytes"):
@@ -292,16 +294,6 @@ def rows_of(
             estimated = estimate(pairs, spans)
             rows.append({"attempt": attempt, "node": node, **vars(estimated)})
     return rows
-
-
-def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    joined: list[tuple[float, float]] = []
-    for low, high in sorted(spans):
-        if joined and low <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
-        else:
-            joined.append((low, high))
-    return joined
 
 
 def remark(row: Mapping[str, Any]) -> str:

@@ -130,6 +130,7 @@ DERIVE_SOURCES = (
     "ingest/counters/deltas.py",
     "job",
     "range_kind.py",
+    "ranges.py",
     "schema",
     "stats.py",
     "store/reader.py",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracekit.ranges import union
 from tracekit.whatif.calls import Call, calls_of, unbroken
 from tracekit.whatif.executor import Program
 
@@ -168,7 +169,7 @@ def _unmatched_ns(
     The rest of such a stall is the rank's own indeed: another reason let its thread stand still.
     """
     times = sorted(t for _, t, _ in calls)
-    running = _union(others)
+    running = union(others)
     lost = 0
     for start, stop in stalls:
         since, until = max(start, begin), min(stop, end)
@@ -181,16 +182,6 @@ def _unmatched_ns(
                 break
             lost += max(0, min(ended, until) - max(begun, explained))
     return float(lost)
-
-
-def _union(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
-        else:
-            joined.append((start, stop))
-    return joined
 
 
 def _is_followed(begins: Sequence[int], time_ns: int) -> bool:

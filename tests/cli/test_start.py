@@ -14,13 +14,18 @@ import pytest
 from commands import ROOT, Tracekit
 from soaks import soak
 from tracekit import catalog, rules
-from tracekit.cli.commands import COMMANDS
+from tracekit.cli.commands import COMMANDS, help_pages
 from tracekit.target import COMMAND
 from traces import make_trace, write_trace
 
 HEAVY = {"duckdb", "pyarrow", "polars", "numpy", "msgspec", "rich", "matplotlib", "scipy"}
 HEAVY |= {"jinja2", "pydantic", "multiprocessing", "socket", "tarfile"}
-
+ENTRY = {"app", "commands", "options", "plain", "state"}
+"""Of the command line, what is asked before any command is."""
+BELOW = {"errors", "logs", "ranges", "version", "wording"}
+NOT_ASKED = ["rules", "report", "derive", "expect", "whatif", "comparison", "dashboards", "fleet"]
+NOT_ASKED += ["simulate", "draw", "timeline", "jobs_import", "fetch"]
+"""What rows that are kept are told without."""
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -35,6 +40,18 @@ def test_every_command_has_help(tracekit: Tracekit) -> None:
         assert (done.code, done.err) == (0, "")
         assert f"tracekit {name}" in done.out
         assert COMMAND.search(f"then run tracekit {name} RUN"), name  # known inside a sentence
+
+
+@pytest.mark.parametrize("width", [50, 78])
+def test_help_of_all_says_what_each_command_says_of_itself(
+    width: int, tracekit: Tracekit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width + 2))
+    assert tracekit("--help").out == help_pages(width)[0][1] + "\n"
+    whole = help_pages(200)[0][1]
+    assert all(
+        f"  {name:<8}  {command.line}\n" in f"{whole}\n" for name, command in COMMANDS.items()
+    )
 
 
 def test_lists_name_everything(tracekit: Tracekit) -> None:
@@ -72,16 +89,43 @@ def test_lists_name_everything(tracekit: Tracekit) -> None:
 def test_what_should_start_at_once_imports_nothing_heavy(
     arguments: list[str], slow: Path, run: Path, tracekit: Tracekit
 ) -> None:
-    script = (
-        "import atexit, sys; from tracekit.cli import main\n"
-        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main(sys.argv[1:])"
-    )
     places = {"TRACE": str(slow / "rank0.json"), "RUN": str(run)}
     needed: set[str] = {"typer"} if arguments[0] != "--version" else set()
     arguments = [places.get(a, a) for a in arguments]
     if str(run) in arguments:  # asked before; what is kept is read as JSON
         tracekit(*arguments)
         needed.add("msgspec")
+    code, modules = _started(arguments)
+    assert code == (2 if "no-such-rule" in arguments else 0)
+    assert not (HEAVY | {"typer"}) - needed & modules
+
+
+def test_help_of_all_imports_no_command() -> None:
+    modules = _started(["--help"])[1]
+    cli = {f"tracekit.cli.{name}" for name in ENTRY}
+    below = {f"tracekit.{name}" for name in BELOW}
+    assert {m for m in modules if m.startswith("tracekit")} == {
+        "tracekit",
+        "tracekit.cli",
+        *cli,
+        *below,
+    }
+
+
+def test_kept_rows_are_told_without_what_judges_and_draws(run: Path, tracekit: Tracekit) -> None:
+    tracekit("query", run, "overlap")
+    code, modules = _started(["query", str(run), "overlap"])
+    assert code == 0
+    assert "tracekit.kept" in modules
+    assert not modules & {f"tracekit.{name}" for name in NOT_ASKED}
+
+
+def _started(arguments: list[str]) -> tuple[int, set[str]]:
+    """How a command of its own process ends, and every module that it imports."""
+    script = (
+        "import atexit, sys; from tracekit.cli import main\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main(sys.argv[1:])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -89,8 +133,7 @@ def test_what_should_start_at_once_imports_nothing_heavy(
         text=True,
         check=False,
     )
-    assert done.returncode == (2 if "no-such-rule" in arguments else 0)
-    assert not (HEAVY | {"typer"}) - needed & set(done.stderr.split())
+    return done.returncode, set(done.stderr.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(

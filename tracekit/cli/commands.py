@@ -7,9 +7,10 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from tracekit.cli import options as o
 from tracekit.cli.app import version_line
@@ -17,30 +18,90 @@ from tracekit.cli.plain import PlainCommand, PlainGroup
 from tracekit.cli.state import STATE, fail
 from tracekit.wording import safe_lines
 
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "sources": ("look", "sources"),
-    "ingest": ("build", "ingest"),
-    "diagnose": ("diagnosis", "diagnose"),
-    "show": ("diagnosis", "show"),
-    "query": ("look", "query"),
-    "sql": ("look", "sql"),
-    "compare": ("compare", "compare", "Sided"),
-    "timeline": ("timeline", "timeline"),
-    "plot": ("plot", "plot"),
-    "job": ("build", "job"),
-    "expect": ("expect", "expect"),
-    "whatif": ("whatif", "whatif"),
-    "capture": ("capture", "capture"),
-    "explain": ("diagnosis", "explain"),
-    "simulate": ("simulate", "simulate"),
-    "cache": ("look", "cache"),
-    "rollup": ("fleet", "rollup"),
-    "site": ("fleet", "site"),
-    "lake": ("fleet", "lake"),
+# Plain help: rich would double the start time of --help, and reads no better in a pipe.
+_typer = partial(
+    typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+)
+
+
+class Place(NamedTuple):
+    """A command: the module under ``tracekit.cli``, its name there, and what help lists of it."""
+
+    module: str
+    attribute: str
+    line: str
+    parser: str | None = None
+    """What parses it there, if not Typer's own."""
+
+
+COMMANDS = {
+    "sources": Place("look", "sources", "What each file is recognised as, and why."),
+    "ingest": Place("build", "ingest", "Files to a run."),
+    "diagnose": Place(
+        "diagnosis", "diagnose", "Why the job is slow, what it costs, and what to do."
+    ),
+    "show": Place(
+        "diagnosis",
+        "show",
+        "One finding whole: every row of its evidence, down to the raw records' places.",
+    ),
+    "query": Place("look", "query", "Rows of one named query."),
+    "sql": Place("look", "sql", "Any SELECT over the run's views."),
+    "compare": Place(
+        "compare",
+        "compare",
+        "What changed between two runs, how sure that is, and what the difference is made of.",
+        "Sided",
+    ),
+    "timeline": Place(
+        "timeline",
+        "timeline",
+        "All ranks on one clock for ui.perfetto.dev, collectives joined, findings marked.",
+    ),
+    "plot": Place(
+        "plot", "plot", "One figure of a run: step times, late ranks, overlap, traffic, and more."
+    ),
+    "job": Place(
+        "build", "job", "The inferred job description, with provenance, to correct and keep."
+    ),
+    "expect": Place(
+        "expect",
+        "expect",
+        "The layout's expected traffic, bubble, memory, FLOPs, rooflines and times.",
+    ),
+    "whatif": Place(
+        "whatif", "whatif", "What the step would have taken without a cause: a replay."
+    ),
+    "capture": Place(
+        "capture",
+        "capture",
+        "A shell script that collects what a diagnosis needs; prints it and runs nothing.",
+    ),
+    "explain": Place(
+        "diagnosis",
+        "explain",
+        "What a rule means, its evidence, thresholds and remedy, and when it is wrong.",
+    ),
+    "simulate": Place(
+        "simulate",
+        "simulate",
+        "Raw files of a synthetic job with a known fault; the truth is in DIR/truth.json.",
+    ),
+    "cache": Place("look", "cache", "What is cached from raw paths, and clearing it."),
+    "rollup": Place(
+        "fleet",
+        "rollup",
+        "Every run that is new or changed into the fleet's tables, and what the night says.",
+    ),
+    "site": Place("fleet", "site", "The fleet as a static site, from what rollup keeps."),
+    "lake": Place(
+        "fleet",
+        "lake",
+        "The runs of a lake: many under one root, as ingest --lake puts them there.",
+    ),
 }
-"""Of each command: its module, what it is called there, and what parses it if not Typer's own."""
-FLAGS = frozenset({"-v", "--verbose", "-q", "--quiet", "--debug"})
-"""Options before a command that leave what it does to it."""
+"""All commands, in the order of help. A line is the first sentence of the command's own help, so
+that help of all imports none."""
 
 # Typer ships its own click and does not name this one.
 _ClickException: type[Exception] = next(
@@ -53,9 +114,7 @@ _ClickException: type[Exception] = next(
 def run(arguments: Sequence[str]) -> object:
     """Do what the arguments say; what the command returns, or an exit code."""
     try:
-        return _application(_asked(arguments))(
-            args=arguments, prog_name="tracekit", standalone_mode=False
-        )
+        return _application()(args=arguments, prog_name="tracekit", standalone_mode=False)
     except _ClickException as error:
         if STATE.is_log_json:
             fail(error.format_message())  # type: ignore[attr-defined]  # as below
@@ -71,39 +130,45 @@ def run(arguments: Sequence[str]) -> object:
 
 def help_pages(width: int = 100) -> list[tuple[str, str]]:
     """(command, its ``--help``) for the application and every command; for the documentation."""
-    command = typer.main.get_command(_application(list(COMMANDS)))
+    command = _application()
+    command.commands = {name: _made(name) for name in COMMANDS}
     context = command.make_context("tracekit", [], resilient_parsing=True, terminal_width=width)
     return _pages("tracekit", command, context, width)
 
 
-def _asked(arguments: Sequence[str]) -> Sequence[str]:
-    """The command that is called, where it is plain which: to make the parsers of all others takes
-    a tenth of a second."""
-    first = next((a for a in arguments if a not in FLAGS), "")
-    return [first] if first in COMMANDS else list(COMMANDS)
+class _Commands(PlainGroup):
+    """All commands by name and line; the one that is called is imported and made."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments name, ready to be called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _made(name) if name in COMMANDS else command, rest
 
 
-def _application(names: Sequence[str]) -> typer.Typer:
-    # Plain help: rich would double the start time of --help, and reads no better in a pipe.
-    app = typer.Typer(
-        cls=PlainGroup,
+def _application() -> TyperGroup:
+    app = _typer(
+        cls=_Commands,
         no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Finds out why a training job is slow, from the files that it left behind.",
     )
     app.callback()(_common)
-    for name in names:
-        folder, *attributes = COMMANDS[name]
-        module = import_module(f"tracekit.cli.{folder}")
-        command, *parsers = (getattr(module, attribute) for attribute in attributes)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
-        else:
-            app.command(name, cls=parsers[0] if parsers else PlainCommand)(command)
-    return app
+    group = typer.main.get_group(app)
+    group.commands = {name: TyperCommand(name, help=c.line) for name, c in COMMANDS.items()}
+    return group
+
+
+def _made(name: str) -> Any:  # typer does not name click's own types
+    place = COMMANDS[name]
+    module = import_module(f"tracekit.cli.{place.module}")
+    command = getattr(module, place.attribute)
+    parser = getattr(module, place.parser) if place.parser else PlainCommand
+    if not isinstance(command, typer.Typer):
+        function, command = command, _typer()
+        command.command(name, cls=parser)(function)
+    made = typer.main.get_command(command)
+    made.name = name
+    return made
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,6 +17,7 @@ import typer
 from tracekit.cli import options as o
 from tracekit.cli.diagnosis import ConfigOpt, FailOn, settings_of
 from tracekit.cli.output import Listed, check_target, write_rows, write_text
+from tracekit.cli.plain import PlainCommand, PlainGroup
 from tracekit.cli.state import STATE, fail, note
 from tracekit.errors import UsageError
 from tracekit.wording import plural, safe
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from tracekit.store.removal import Removed
 
 lake = typer.Typer(
+    cls=PlainGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
+    add_completion=False,
     help="The runs of a lake: many under one root, as ingest --lake puts them there.",
 )
 
@@ -43,7 +46,7 @@ JsonOpt = Annotated[bool, typer.Option("--json", help="As JSON.")]
 DryOpt = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 
-@lake.command("ls")
+@lake.command("ls", cls=PlainCommand)
 def ls(
     lake: LakeArg,
     name: Annotated[
@@ -101,7 +104,7 @@ def _listed(entries: list[Entry]) -> Listed:
     return Listed([*names, "path"], columns, is_text)
 
 
-@lake.command("show")
+@lake.command("show", cls=PlainCommand)
 def show(
     lake: LakeArg,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the run.")],
@@ -125,7 +128,7 @@ def show(
     write_text("".join(lines), None)
 
 
-@lake.command("rm")
+@lake.command("rm", cls=PlainCommand)
 def rm(
     lake: LakeArg,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of runs.")],
@@ -142,7 +145,7 @@ def rm(
             _tell(opened_lake.remove(entry.name))
 
 
-@lake.command("prune")
+@lake.command("prune", cls=PlainCommand)
 def prune(
     lake: LakeArg,
     older_than: Annotated[

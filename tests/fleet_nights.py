@@ -30,6 +30,7 @@ FAMILIES = 16
 RUNS_A_NIGHT = 40
 HOSTS_A_RUN = 4
 GPUS_A_HOST = 2
+GPU_WATTS, GPU_HOUR_EUR = 500.0, 2.0
 
 
 def day_of(day: int) -> str:
@@ -130,6 +131,10 @@ class Fleet:
 
     rows = tables
 
+    def ledger(self) -> dict[str, Row]:
+        """Every run with its key, as the store's ledger has it."""
+        return {card.name: {"key": card.key} for runs in self.runs.values() for card, _ in runs}
+
 
 def _tables(
     card: Card,
@@ -191,9 +196,14 @@ def _tables(
 
 
 def _part(hours: float, rule: str | None = None) -> Row:
-    unknown = dict.fromkeys(("energy_joules_per_day", "amount_per_day", "currency"))
-    own = {"part": "finding" if rule else "floor", "rule": rule, "gpu_hours_per_day": hours}
-    return {**own, **unknown}
+    return {
+        "part": "finding" if rule else "floor",
+        "rule": rule,
+        "gpu_hours_per_day": hours,
+        "energy_joules_per_day": hours * 3600 * GPU_WATTS,
+        "amount_per_day": hours * GPU_HOUR_EUR,
+        "currency": "EUR",
+    }
 
 
 class FleetLake(Lake):

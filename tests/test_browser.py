@@ -17,6 +17,8 @@ from fleet_nights import Fleet, day_of
 from soaks import soak
 from tracekit.cli import main
 from tracekit.dashboards import charts, drawn
+from tracekit.fleet.night import judged
+from tracekit.fleet.rollup import Rolled
 from tracekit.fleet.site import write_site
 from tracekit.fleet.store import FleetStore
 from tracekit.report import build_report
@@ -286,7 +288,8 @@ def fleet(folder: Path, name: str) -> Path:
             tables["host"][0]["host"] = f"h{name}"
             tables["host"][0]["rules"] = ["slow-host"]
     store: FleetStore = one  # type: ignore[assignment]  # it gives rows as the store does
-    write_site(store, Path("/data/lake"), folder / "site", day_of(8))
+    night = judged(store, day_of(8), Rolled())
+    write_site(store, Path("/data/lake"), folder / "site", night)
     return folder / "site" / "hosts.html"
 
 

@@ -2,7 +2,7 @@
 
     python -m tracekit.dashboards.grafana
 
-Plain JSON and no library: eleven panels of three kinds in one file that changes once a year are
+Plain JSON and no library: thirteen panels of three kinds in one file that changes once a year are
 less to keep than a dependency whose every version belongs to one of Grafana. Metrics are those of
 ``tracekit rollup``: trends ask the samples that ``--openmetrics`` gave each night, which bear no
 ``instance``; the state of the last night comes from the textfile that node-exporter reads.
@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parent
 FILE = FOLDER / "fleet.json"
 
 WIDTH = 24
+JOULES_PER_KILOWATT_HOUR = 3_600_000
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 Panel = dict[str, Any]
@@ -80,6 +81,8 @@ def _rows() -> list[list[Panel]]:
     """Panels by row, each of an equal part of the width."""
     lost = "tracekit_lost_gpu_hours_per_day"
     total = "tracekit_gpu_hours_per_day"
+    energy = "tracekit_lost_energy_joules_per_day"
+    money = "tracekit_lost_amount_per_day"
     return [
         [
             _stat("Runs", "Of the last night.", "max(tracekit_runs)"),
@@ -115,6 +118,24 @@ def _rows() -> list[list[Panel]]:
                 "{{cause}}",
                 is_sum=True,
             )
+        ],
+        [
+            _trend(
+                "Energy a day lost, by cause",
+                "Of the runs whose GPUs' power was sampled, a bar a night.",
+                f"topk(12, {_of_nights(energy, 'cause')}) / {JOULES_PER_KILOWATT_HOUR}",
+                "kwatth",
+                "{{cause}}",
+                is_sum=True,
+            ),
+            _trend(
+                "Money a day lost, by cause",
+                "Of the runs that have a price, a bar a night; in the currency of the price.",
+                f"topk(12, {_of_nights(money, 'cause, currency')})",
+                "short",
+                "{{cause}} {{currency}}",
+                is_sum=True,
+            ),
         ],
         [
             _trend(
@@ -159,7 +180,7 @@ def _rows() -> list[list[Panel]]:
     ]
 
 
-HEIGHTS = (4, 9, 9, 9)
+HEIGHTS = (4, 9, 9, 9, 9)
 """Of the rows, in Grafana's units."""
 
 

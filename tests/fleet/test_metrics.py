@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from fleet_nights import UPGRADE_DAY, Fleet, day_of
+from fleet_nights import GPU_HOUR_EUR, GPU_WATTS, UPGRADE_DAY, Fleet, day_of
 from tracekit.fleet import metrics
-from tracekit.fleet.night import Night, judged
+from tracekit.fleet.night import Night, Price, judged
 from tracekit.fleet.rollup import Rolled
 
 
@@ -46,6 +47,26 @@ def test_history_has_one_sample_a_series_and_date(fleet: Fleet) -> None:
     ]
     assert [t for _, t in one] == midnights
     assert one[UPGRADE_DAY - 24][0] / one[0][0] == pytest.approx(1.04, abs=0.01)
+
+
+def test_losses_are_told_in_energy_and_money_too(fleet: Fleet) -> None:
+    day = day_of(30)
+    told = (metrics.history(fleet, day, day), metrics.current(judged(fleet, day, Rolled())))  # type: ignore[arg-type]  # as the store
+    for found in map(samples, told):
+
+        def of(metric: str, found: dict[str, Any] = found) -> float:
+            (value,) = [v for labels, v, _ in found[metric] if labels["cause"] == "slow-host"]
+            return float(value)
+
+        hours = of("tracekit_lost_gpu_hours_per_day")
+        joules = of("tracekit_lost_energy_joules_per_day")
+        assert joules == pytest.approx(hours * 3600 * GPU_WATTS)
+        assert of("tracekit_lost_amount_per_day") == pytest.approx(hours * GPU_HOUR_EUR)
+        assert {labels["currency"] for labels, _, _ in found["tracekit_lost_amount_per_day"]} == {
+            "EUR"
+        }
+    own = samples(metrics.history(fleet, day, day, Price(3.0, "CHF")))  # type: ignore[arg-type]  # as the store
+    assert {labels["currency"] for labels, _, _ in own["tracekit_lost_amount_per_day"]} == {"CHF"}
 
 
 def test_the_last_night_stands_without_timestamps(night: Night) -> None:

@@ -311,7 +311,7 @@ def test_what_failed_is_named_and_cannot_write_markup(fleet: Fleet) -> None:
     text = summary.to_text(one, Path("l"))
     assert "1 failed" in text
     assert "\x1b" not in text
-    marked = summary.to_markdown(one, Path("l"))
+    marked = summary.to_markdown(one)
     assert "<b>" not in marked
     assert "@all" not in marked
     assert "\n### x" not in marked
@@ -342,7 +342,7 @@ def test_what_is_known_of_some_runs_of_a_cause_is_told_of_these() -> None:
         part("b", 1.0, None, 9.0, "USD"),
         part("c", 1.0, None),
     ]
-    (loss,) = night_module._losses(rows, None)
+    (loss,) = night_module.losses(rows, None)
     assert (loss.gpu_hours_per_day, loss.runs_count) == (17.0, 3)
     assert (loss.energy_joules_per_day, loss.energy_runs_count) == (5.4e7, 1)
     assert (loss.amount_per_day, loss.currency) == (None, None)  # two currencies have no sum
@@ -350,10 +350,13 @@ def test_what_is_known_of_some_runs_of_a_cause_is_told_of_these() -> None:
         (30.0, "EUR", 1),
         (9.0, "USD", 1),
     ]
-    assert summary._energy(loss) == ", 15.00 kWh a day (of 1 run)"
-    assert summary._money(loss) == ", 30.00 EUR a day (of 1 run), 9.00 USD a day (of 1 run)"
-    (priced,) = night_module._losses(rows, night_module.Price(2.0, "CHF"))
+    assert summary.energy_words(loss) == ["15.00 kWh a day (of 1 run)"]
+    assert summary.money_words(loss) == [
+        "30.00 EUR a day (of 1 run)",
+        "9.00 USD a day (of 1 run)",
+    ]
+    (priced,) = night_module.losses(rows, night_module.Price(2.0, "CHF"))
     assert (priced.amount_per_day, priced.currency) == (34.0, "CHF")
-    (bare,) = night_module._losses([rows[-1]], None)
+    (bare,) = night_module.losses([rows[-1]], None)
     assert (bare.energy_joules_per_day, bare.amounts) == (None, ())
-    assert summary._energy(bare) + summary._money(bare) == ""
+    assert summary.energy_words(bare) + summary.money_words(bare) == []

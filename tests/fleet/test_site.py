@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import html
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from fleet_nights import LINK, LINK_DAY, LINK_HOST, SLOW_DAY, SLOW_HOST, Fleet, day_of
+from fleet_nights import (
+    GPU_HOUR_EUR,
+    GPU_WATTS,
+    LINK,
+    LINK_DAY,
+    LINK_HOST,
+    SLOW_DAY,
+    SLOW_HOST,
+    Fleet,
+    day_of,
+)
+from tracekit.cli import main
+from tracekit.dashboards import fleet_figures
 from tracekit.errors import StoreError
-from tracekit.fleet import places
+from tracekit.fleet import places, reports, summary
+from tracekit.fleet.lake import make_lake
+from tracekit.fleet.night import judged
 from tracekit.fleet.pages import PAGES, page_name
+from tracekit.fleet.reports import Asked
+from tracekit.fleet.rollup import Rolled
 from tracekit.fleet.site import SITE_MARK, write_site
 from tracekit.fleet.store import FleetStore
+from tracekit.wording import share
+from traces import write_job
 
 LINKS = re.compile(r'href="([^"#][^"]*)"')
 
 
-def written(fleet: Fleet, folder: Path, day: int = 30) -> dict[str, str]:
+def written(
+    fleet: Fleet, folder: Path, day: int = 30, reports: Asked | None = None
+) -> dict[str, str]:
     store: FleetStore = fleet  # type: ignore[assignment]  # it gives rows as the store does
-    names = write_site(store, Path("/data/lake"), folder, day_of(day))
-    return {name: (folder / name).read_text(encoding="utf-8") for name in names}
+    night = judged(store, day_of(day), Rolled())
+    site = write_site(store, Path("/data/lake"), folder, night, reports)
+    return {name: (folder / name).read_text(encoding="utf-8") for name in site.pages}
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +213,223 @@ def test_a_fleet_of_bad_places_has_the_worst_ones_pages(
     assert "more have findings" in pages["hosts.html"]
     assert len(shown_rows(pages[page_name("host", SLOW_HOST)])) == 3
     assert {name for text in pages.values() for name in LINKS.findall(text)} == set(pages)
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are most of what a site takes to write."""
+    for name in ("trend", "losses", "place_runs"):
+        monkeypatch.setattr(fleet_figures, name, lambda *_: None)
+
+
+class Making:
+    """Makes report pages of so many bytes, but those of runs that are said to fail."""
+
+    def __init__(self, size_bytes: int = 100, failing: frozenset[str] = frozenset()) -> None:
+        self.asked: list[str] = []
+        self.size_bytes = size_bytes
+        self.failing = failing
+
+    def __call__(self, run: str, page: Path) -> int:
+        self.asked.append(run)
+        if run in self.failing:
+            raise StoreError("<b>no</b> longer in the lake")
+        return reports.replace(page, f"report of {run}".ljust(self.size_bytes))
+
+
+def leads(pages: dict[str, str]) -> dict[str, set[str]]:
+    """Report pages that each page leads to."""
+    return {name: {n for n in LINKS.findall(text) if RUN.match(n)} for name, text in pages.items()}
+
+
+RUN = re.compile(r"run-[0-9a-f]{16}\.html")
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_runs_that_pages_lead_to_have_reports_and_no_link_is_dead(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    making = Making()
+    pages = written(fleet, tmp_path / "site", reports=Asked(making, count=30))
+    linked = {name for text in pages.values() for name in LINKS.findall(text)}
+    assert linked == set(pages)
+    assert {p.name for p in (tmp_path / "site").glob("*.html")} == set(pages)
+    assert len(making.asked) == len({n for n in pages if RUN.match(n)}) == 30
+    one = judged(fleet, day_of(30), Rolled())  # type: ignore[arg-type]  # as the store
+    named = {run for o in one.offenders for run in o.runs}
+    named |= {f.runs[0] for r in one.regressions for f in r.families}
+    assert named <= set(making.asked)
+    found = leads(pages)
+    for run in named:
+        assert page_name("run", run) in found["runs.html"]
+    offender = one.offenders[0]
+    of_host = found[page_name(offender.kind, offender.name)]
+    assert {page_name("run", run) for run in offender.runs} <= of_host
+    assert f"report of {offender.runs[-1]}" in pages[page_name("run", offender.runs[-1])]
+    assert any(found[name] for name in found if name.startswith("family-"))
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_report_is_made_once_for_a_generation_of_its_run(fleet: Fleet, tmp_path: Path) -> None:
+    first, again, changed = Making(), Making(), Making()
+    folder = tmp_path / "site"
+    pages = written(fleet, folder, reports=Asked(first, count=10))
+    assert written(fleet, folder, reports=Asked(again, count=10)) == pages
+    assert again.asked == []
+    written(fleet, folder, reports=Asked(changed, count=10, depends="another threshold"))
+    assert changed.asked == first.asked
+    (folder / page_name("run", first.asked[0])).unlink()
+    lost = Making()
+    written(fleet, folder, reports=Asked(lost, count=10, depends="another threshold"))
+    assert lost.asked == first.asked[:1]
+    bare = written(fleet, folder)
+    assert not any(RUN.match(p.name) for p in folder.glob("*.html"))
+    assert not any(leads(bare).values())
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_report_that_cannot_be_made_is_named_and_linked_nowhere(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    one = judged(fleet, day_of(30), Rolled())  # type: ignore[arg-type]  # as the store
+    gone = one.offenders[0].runs[-1]
+    making = Making(failing=frozenset({gone}))
+    pages = written(fleet, tmp_path / "site", reports=Asked(making, count=10))
+    assert page_name("run", gone) not in {n for text in pages.values() for n in LINKS.findall(text)}
+    assert len({n for n in pages if RUN.match(n)}) == 9
+    said = f"without a report page: 1 run ({gone}): &lt;b&gt;no&lt;/b&gt; longer in the lake"
+    assert said in pages["index.html"]
+    last = pages[page_name(one.offenders[0].kind, one.offenders[0].name)]
+    assert "tracekit diagnose /data/lake/runs/" in last
+    again = Making()  # it is asked for again
+    assert page_name("run", gone) in written(
+        fleet, tmp_path / "site", reports=Asked(again, count=10)
+    )
+    assert again.asked == [gone]
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_reports_take_no_more_room_than_they_may(fleet: Fleet, tmp_path: Path) -> None:
+    making, again = Making(100), Making(100)
+    asked = Asked(making, count=10, size_bytes=450)
+    pages = written(fleet, tmp_path / "site", reports=asked)
+    there = [*(tmp_path / "site").glob("run-*.html")]
+    assert {p.name for p in there} == {page_name("run", r) for r in making.asked[:4]}
+    assert "without a report page: 6 runs" in pages["index.html"]
+    written(fleet, tmp_path / "site", reports=Asked(again, count=10, size_bytes=450))
+    assert again.asked == []  # what has no room is not made another time
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_site_that_was_killed_leaves_no_page_behind(fleet: Fleet, tmp_path: Path) -> None:
+    making = Making()
+
+    def dies(run: str, page: Path) -> int:
+        if len(making.asked) == 3:
+            raise KeyboardInterrupt
+        return making(run, page)
+
+    with pytest.raises(KeyboardInterrupt):
+        written(fleet, tmp_path / "site", reports=Asked(dies, count=10))
+    assert len([*(tmp_path / "site").glob("run-*.html")]) == 3
+    pages = written(fleet, tmp_path / "site")
+    assert {p.name for p in (tmp_path / "site").glob("*.html")} == set(pages)
+
+
+def test_losses_of_the_night_are_told_in_hours_energy_and_money(
+    fleet: Fleet, pages: dict[str, str]
+) -> None:
+    rows = {row[0]: row for row in shown_rows(pages["index.html"])}
+    of_it = [r for r in fleet.rows("budget", day_of(30), day_of(30)) if r["rule"] == "slow-host"]
+    hours = sum(r["gpu_hours_per_day"] for r in of_it)
+    assert rows["slow-host"][1:] == [
+        f"{hours:,.1f}",
+        share(hours / (40 * 192)),
+        f"{hours * GPU_WATTS / 1000:.2f} kWh a day",
+        f"{hours * GPU_HOUR_EUR:.2f} EUR a day",
+        str(len(of_it)),
+    ]
+
+
+def exit_of(words: list[str]) -> object:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return ended.value.code
+
+
+def test_a_rollup_writes_the_site_and_its_night_leads_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job(tmp_path / "traces", steps_count=2, stall_ms=30)
+    lake = make_lake(tmp_path / "lake")
+    for name in ("one", "two"):
+        lake.add([tmp_path / "traces"], name=name, workers=1)
+    words = ["rollup", str(tmp_path / "lake"), "--workers", "1"]
+    site = ["--site", str(tmp_path / "site"), "--reports", "5", "--gpu-hour-price", "2EUR"]
+    address = ["--site-url", "https://fleet.example.org/"]
+    assert exit_of([*words, *site, *address, "--format", "json"]) == 0
+    told = capsys.readouterr()
+    night = json.loads(told.out)
+    assert night["site"] == "https://fleet.example.org/index.html"
+    assert night["without_report_page"] == {}
+    pages = {n: page_name("run", n) for n in ("one", "two")}
+    assert night["report_pages"] == {
+        n: f"https://fleet.example.org/{page}" for n, page in pages.items()
+    }
+    assert "2 of them reports, 2 new" in told.err
+    report = (tmp_path / "site" / pages["one"]).read_text()
+    assert "<svg" in report
+    assert " EUR a day" in (tmp_path / "site" / "index.html").read_text()
+
+    shutil.rmtree(tmp_path / "lake" / "runs" / "one")  # its page stays
+    assert exit_of([*words, *site]) == 0
+    told = capsys.readouterr()
+    assert f"MORE      {tmp_path}/site/index.html\n" in told.out
+    assert "2 of them reports, 0 new" in told.err
+    exit_of([*words, *site, "--format", "markdown"])
+    assert f"[The fleet's pages](<{tmp_path}/site/index.html>)\n" in capsys.readouterr().out
+    new = ["-o", str(tmp_path / "new"), "--workers", "1"]
+    assert exit_of(["site", str(tmp_path / "lake"), *new]) == 0
+    assert "1 run without a report page" in capsys.readouterr().err
+    said = "without a report page: 1 run (one): it is no longer in the lake"
+    assert said in (tmp_path / "new" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--site-url", "https://fleet.example.org"], "--site DIR beside it"),
+        (["--site", "new", "--site-url", "ftp://x"], "is no address of a site"),
+        (["--site", "theirs"], "theirs: exists and is not a site"),
+    ],
+)
+def test_what_a_night_must_not_find_out_in_the_morning_is_said_before_it(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "notes.txt").write_text("x")
+    make_lake(tmp_path / "lake")
+    assert exit_of(["rollup", "lake", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "lake" / "fleet").exists()
+
+
+def test_sentences_of_a_night_lead_to_the_report_of_the_run_that_shows_them(fleet: Fleet) -> None:
+    one = judged(fleet, day_of(30), Rolled())  # type: ignore[arg-type]  # as the store
+    (slower,), (host, port) = one.regressions, one.offenders
+    made = reports.Reports(
+        pages={slower.families[0].runs[0]: "run-a.html", host.runs[-1]: "run-b.html"},
+        missing={port.runs[-1]: "it is no longer in the lake"},
+    )
+    links = summary.Links("https://x.org", made)
+    text = summary.to_text(one, "/data/lake", links)
+    assert f"Report of {slower.families[0].runs[0]}: https://x.org/run-a.html\n" in text
+    assert f"Report of {port.runs[-1]}: no page (it is no longer in the lake)\n" in text
+    marked = summary.to_markdown(one, links)
+    assert f"Report of [{host.runs[-1]}](<https://x.org/run-b.html>)." in marked
+    assert marked.count("](<") == 3

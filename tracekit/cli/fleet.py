@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from tracekit.fleet.lakes import AnyLake
     from tracekit.fleet.night import Night, Price
     from tracekit.fleet.rollup import Rolled
+    from tracekit.fleet.site import Site
     from tracekit.fleet.store import FleetStore
+    from tracekit.fleet.summary import Links
     from tracekit.store.removal import Removed
 
 lake = typer.Typer(
@@ -216,6 +218,22 @@ TextfileOpt = Annotated[
     Path | None,
     typer.Option("--textfile", metavar="F", help="Replace F: the night, for node-exporter."),
 ]
+SiteOpt = Annotated[
+    Path | None,
+    typer.Option(
+        "--site", metavar="DIR", help="Write the fleet's pages there; the night links to them."
+    ),
+]
+SiteUrlOpt = Annotated[
+    str | None,
+    typer.Option("--site-url", metavar="URL", help="Where that folder is served, for the links."),
+]
+ReportsOpt = Annotated[
+    int,
+    typer.Option(
+        "--reports", metavar="N", min=0, help="Runs whose report pages the site has, at most."
+    ),
+]
 PriceOpt = Annotated[
     str | None,
     typer.Option("--gpu-hour-price", metavar="PRICE", help="Losses in money too, as at 2.10EUR."),
@@ -236,6 +254,9 @@ def rollup(
     openmetrics: OpenMetricsOpt = None,
     textfile: TextfileOpt = None,
     price: PriceOpt = None,
+    site: SiteOpt = None,
+    site_url: SiteUrlOpt = None,
+    reports: ReportsOpt = 100,
     workers: o.WorkersOpt = None,
     memory: o.MemoryOpt = None,
     scheduler: o.SchedulerOpt = None,
@@ -252,16 +273,19 @@ def rollup(
     from tracekit.fleet.night import judged
     from tracekit.fleet.rollup import rolled_up
     from tracekit.fleet.store import FleetStore
+    from tracekit.fleet.summary import Links
     from tracekit.runs import available_cpus
 
     del log_format
-    _check_before_rollup(output, force, (openmetrics, textfile))
+    _check_before_rollup(output, force, (openmetrics, textfile), site)
+    base = _site_base(site, site_url)
     if date is not None and since is not None:
         raise UsageError("--date and --since exclude each other", hint="--since 2026-07-21")
     command = _words(notify_command)
     stated = _price(price)
     opened_lake = lake_at(lake)
     memory_bytes = o.parse_size(memory, "--memory")
+    settings = settings_of(config)
     with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
         rolled = rolled_up(
             opened_lake,
@@ -270,7 +294,7 @@ def rollup(
             dry_run=dry_run,
             workers=workers or available_cpus(),
             memory_bytes=memory_bytes,
-            config=settings_of(config),
+            config=settings,
             cluster=remote,
         )
     for name, why in rolled.failed:
@@ -286,7 +310,20 @@ def rollup(
         return 2 if strict and rolled.failed else 0
     night = judged(store, day, rolled, price=stated)
     _log_counts(rolled, day)
-    text = _written(night, format_, opened_lake)
+    links = None
+    if site is not None:
+        made = _site(
+            store,
+            opened_lake,
+            site,
+            night,
+            count=reports,
+            workers=workers or available_cpus(),
+            memory_bytes=memory_bytes,
+            config=settings,
+        )
+        links = Links(base, made.reports)
+    text = _written(night, format_, opened_lake, links)
     write_text(text, output)
     _write_metrics(store, night, since, openmetrics, textfile)
     if command:
@@ -294,10 +331,16 @@ def rollup(
     return _exit_status(night, rolled, strict, fail_on)
 
 
-def _check_before_rollup(output: Path | None, force: bool, replaced: Iterable[Path | None]) -> None:
+def _check_before_rollup(
+    output: Path | None, force: bool, replaced: Iterable[Path | None], site: Path | None
+) -> None:
     """UsageError or StoreError for what a night must not find out in the morning."""
     from tracekit.fleet.store import check_installed
 
+    if site is not None:
+        from tracekit.fleet.site import check_folder
+
+        check_folder(site)
     check_installed()
     check_target(output, force)
     for path in replaced:
@@ -330,14 +373,55 @@ def _log_counts(rolled: Rolled, day: str) -> None:
         )
 
 
-def _written(night: Night, format_: NightFormat, lake: AnyLake) -> str:
+def _written(night: Night, format_: NightFormat, lake: AnyLake, links: Links | None) -> str:
     from tracekit.fleet import summary
 
     if format_ is NightFormat.json:
-        return summary.to_json(night)
+        return summary.to_json(night, links)
     if format_ is NightFormat.markdown:
-        return summary.to_markdown(night, lake.root)
-    return summary.to_text(night, lake.root)
+        return summary.to_markdown(night, links)
+    return summary.to_text(night, lake.root, links)
+
+
+def _site_base(site: Path | None, url: str | None) -> str:
+    """What links of the night begin with. UsageError where that is no URL, or of no site."""
+    if url is None:
+        return str(site.absolute()) if site is not None else ""
+    if site is None:
+        raise UsageError("--site-url says where a site is served", hint="--site DIR beside it")
+    if not re.fullmatch(r"https?://[^\s<>\"\\]+", url):
+        raise UsageError(
+            f"--site-url: {url!r} is no address of a site",
+            hint="--site-url https://fleet.example.org",
+        )
+    return url.rstrip("/")
+
+
+def _site(
+    store: FleetStore,
+    lake: AnyLake,
+    folder: Path,
+    night: Night,
+    *,
+    count: int,
+    workers: int,
+    memory_bytes: int | None,
+    config: Mapping[str, Any],
+) -> Site:
+    """The site of a night, and what is said of it."""
+    from tracekit.fleet import reports
+    from tracekit.fleet.site import write_site
+
+    asked = reports.asked(
+        lake, count=count, workers=workers, memory_bytes=memory_bytes, config=config
+    )
+    written = write_site(store, lake.root, folder, night, asked)
+    made = written.reports
+    told = f"{len(made.pages)} of them reports, {made.new_count} new"
+    note(f"wrote {len(written.pages)} pages, {told}; open {folder / 'index.html'}")
+    if made.missing:
+        note(f"note: {plural(len(made.missing), 'run')} without a report page: the site says why")
+    return written
 
 
 def site(
@@ -346,21 +430,39 @@ def site(
     date: Annotated[
         str | None, typer.Option("--date", metavar="D", help="As of this date; default: the last.")
     ] = None,
+    reports: ReportsOpt = 100,
+    price: PriceOpt = None,
+    workers: o.WorkersOpt = None,
+    memory: o.MemoryOpt = None,
+    config: ConfigOpt = None,
 ) -> None:
     """The fleet as a static site, from what rollup keeps."""
     from tracekit.errors import InputError
     from tracekit.fleet.lakes import lake_at
-    from tracekit.fleet.site import write_site
+    from tracekit.fleet.night import judged
+    from tracekit.fleet.rollup import Rolled
+    from tracekit.fleet.site import check_folder
     from tracekit.fleet.store import FleetStore
+    from tracekit.runs import available_cpus
 
+    stated = _price(price)
+    check_folder(folder)
     opened_lake = lake_at(lake)
     store = FleetStore(opened_lake.fleet)
     last = max((row["date"] for row in store.ledger().values()), default=None)
     day = o.parse_date(date, "--date") or last
     if day is None:
         raise InputError(f"{lake}: nothing is rolled up yet", hint=f"tracekit rollup {lake}")
-    pages = write_site(store, opened_lake.root, folder, day)
-    note(f"wrote {len(pages)} pages; open {folder / 'index.html'}")
+    _site(
+        store,
+        opened_lake,
+        folder,
+        judged(store, day, Rolled(), price=stated),
+        count=reports,
+        workers=workers or available_cpus(),
+        memory_bytes=o.parse_size(memory, "--memory"),
+        config=settings_of(config),
+    )
 
 
 def _write_metrics(
@@ -378,7 +480,7 @@ def _write_metrics(
     if openmetrics is not None:
         weeks = timedelta(days=Limits().window_days - 1)
         first = since or (date.fromisoformat(night.date) - weeks).isoformat()
-        write_text(metrics.history(store, first, night.date), openmetrics)
+        write_text(metrics.history(store, first, night.date, night.price), openmetrics)
     if textfile is not None:
         write_text(metrics.current(night), textfile)
 

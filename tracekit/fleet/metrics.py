@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from statistics import median
+from typing import Any
 
-from tracekit.fleet.night import Night
+from tracekit.fleet.night import Loss, Night, Price, losses
 from tracekit.fleet.store import FleetStore
 from tracekit.wording import safe
 
@@ -27,6 +28,8 @@ HELP = {
     "tracekit_step_seconds": "Median over a date's runs of the mean step, of a family of jobs.",
     "tracekit_gpu_hours_per_day": "GPUs of a date's runs times 24 hours.",
     "tracekit_lost_gpu_hours_per_day": "What a cause takes of them while it lasts.",
+    "tracekit_lost_energy_joules_per_day": "The same as energy, of runs with known power.",
+    "tracekit_lost_amount_per_day": "The same in money, of runs that have a price.",
     "tracekit_regression_slower_ratio": "By how much families of jobs are slower than before.",
     "tracekit_offender_bad_runs": "Runs with a finding on a host, GPU or port that stands out.",
     "tracekit_night_timestamp_seconds": "Midnight (UTC) of the date that the last rollup judged.",
@@ -34,8 +37,13 @@ HELP = {
 """Every metric, with its unit in its name; all are gauges."""
 
 
-def history(store: FleetStore, since: str | None = None, until: str | None = None) -> str:
-    """One sample a series and date, at the date's midnight (UTC)."""
+def history(
+    store: FleetStore,
+    since: str | None = None,
+    until: str | None = None,
+    price: Price | None = None,
+) -> str:
+    """One sample a series and date, at the date's midnight (UTC); money as ``night.judged``."""
     samples: dict[str, dict[tuple[Labels, str | None], float]] = defaultdict(dict)
     steps: dict[tuple[Labels, str | None], list[float]] = defaultdict(list)
     for job in store.rows("job", since, until):
@@ -48,29 +56,46 @@ def history(store: FleetStore, since: str | None = None, until: str | None = Non
             labels = (("family", job["family"]), ("job", job["job_name"] or ""))
             steps[labels, day].append(job["step_mean_s"])
     samples["tracekit_step_seconds"] = {key: median(values) for key, values in steps.items()}
+    budget: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for part in store.rows("budget", since, until):
-        day, hours = part["date"], part["gpu_hours_per_day"]
-        total = samples["tracekit_gpu_hours_per_day"]
-        total[(), day] = total.get(((), day), 0.0) + hours
-        if part["part"] != "floor":
-            lost = samples["tracekit_lost_gpu_hours_per_day"]
-            key = ((("cause", part["rule"] or part["part"]),), day)
-            lost[key] = lost.get(key, 0.0) + hours
+        budget[part["date"]].append(part)
+    for day, parts in budget.items():
+        hours = sum(p["gpu_hours_per_day"] for p in parts)
+        samples["tracekit_gpu_hours_per_day"][(), day] = hours
+        for name, points in _lost(losses(parts, price), day).items():
+            samples[name] |= points
     return _text(samples)
+
+
+def _lost(found: Iterable[Loss], day: str | None) -> Samples:
+    """What causes take of a date."""
+    hours: dict[tuple[Labels, str | None], float] = {}
+    energy: dict[tuple[Labels, str | None], float] = {}
+    money: dict[tuple[Labels, str | None], float] = {}
+    for loss in found:
+        labels = (("cause", loss.cause),)
+        hours[labels, day] = loss.gpu_hours_per_day
+        if loss.energy_joules_per_day is not None:
+            energy[labels, day] = loss.energy_joules_per_day
+        for one in loss.amounts:
+            money[(*labels, ("currency", one.currency or "")), day] = one.amount_per_day
+    return {
+        "tracekit_lost_gpu_hours_per_day": hours,
+        "tracekit_lost_energy_joules_per_day": energy,
+        "tracekit_lost_amount_per_day": money,
+    }
 
 
 def current(night: Night) -> str:
     """The last night, without timestamps; for a file that node-exporter reads."""
     midnight = _midnight_s(night.date)
     quality = night.quality
-    samples: dict[str, dict[tuple[Labels, str | None], float]] = {
+    samples: dict[str, Mapping[tuple[Labels, str | None], float]] = {
         "tracekit_runs": {((), None): quality.jobs_count},
         "tracekit_runs_without_steps": {((), None): len(quality.without_steps)},
         "tracekit_runs_failed": {((), None): len(night.rolled.failed)},
         "tracekit_gpu_hours_per_day": {((), None): night.gpu_hours_per_day},
-        "tracekit_lost_gpu_hours_per_day": {
-            ((("cause", loss.cause),), None): loss.gpu_hours_per_day for loss in night.losses
-        },
+        **_lost(night.losses, None),
         "tracekit_regression_slower_ratio": {
             (
                 (("change", " ".join(r.change or ())), ("family", f.family), ("since", f.date)),

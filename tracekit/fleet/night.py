@@ -122,7 +122,7 @@ def judged(
         rolled=rolled,
         regressions=tuple(regressions(jobs, limits, day)),
         offenders=tuple(offenders(places, limits, day)),
-        losses=_losses(budget, price),
+        losses=losses(budget, price),
         gpu_hours_per_day=sum(r["gpu_hours_per_day"] for r in budget),
         quality=quality,
         price=price,
@@ -147,7 +147,7 @@ def _is_partial(job: Row) -> bool:
     return is_short or bool(job["inputs_bad_count"])
 
 
-def _losses(budget: Sequence[Row], price: Price | None) -> tuple[Loss, ...]:
+def losses(budget: Sequence[Row], price: Price | None) -> tuple[Loss, ...]:
     """Parts of the steps of a night, largest first; the floor is no loss."""
     parts: dict[str, list[Row]] = defaultdict(list)
     for row in budget:

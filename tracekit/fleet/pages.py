@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tracekit.fleet.night import Night
-from tracekit.wording import plural
+from tracekit.target import Target
+from tracekit.wording import plural, safe
+
+if TYPE_CHECKING:
+    from tracekit.fleet.reports import Reports
 
 Row = Mapping[str, Any]
 
@@ -15,6 +20,7 @@ MAX_ROWS = 2_000
 """Rows of a table of places or runs: the worst, or the last, come first."""
 PAGES = (
     ("index.html", "Fleet"),
+    ("runs.html", "Runs"),
     ("hosts.html", "Hosts"),
     ("gpus.html", "GPUs"),
     ("links.html", "Ports"),
@@ -48,6 +54,17 @@ def linked(target: str | None, text: str) -> str:
     from markupsafe import Markup
 
     return Markup('<a href="{}">{}</a>').format(target, text) if target else text
+
+
+def report_of(
+    run: str, what: str, reports: Reports, lake: Path | str
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """How a reader comes to a run's report: texts, or links to its page."""
+    if run in reports.pages:
+        return [], [(reports.pages[run], f"{what}: {safe(run)}")]
+    command = Target((f"{lake}/runs/{run}",)).command("diagnose")
+    why = f" (no page: {safe(reports.missing[run])})" if run in reports.missing else ""
+    return [f"{what}{why}: {command}"], []
 
 
 def page_name(kind: str, name: str) -> str:

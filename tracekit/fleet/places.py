@@ -11,8 +11,8 @@ from typing import Any
 from tracekit.fleet import summary
 from tracekit.fleet.night import Night
 from tracekit.fleet.offenders import Offender
-from tracekit.fleet.pages import MAX_ROWS, Row, figure, linked, page, page_name
-from tracekit.target import Target
+from tracekit.fleet.pages import MAX_ROWS, Row, figure, linked, page, page_name, report_of
+from tracekit.fleet.reports import Reports
 from tracekit.wording import plural, safe, share
 
 KINDS = (
@@ -59,6 +59,7 @@ class Known:
     """Rows of the table ``finding`` by run."""
     family_pages: Mapping[str, str]
     """Page of each family that has one."""
+    reports: Reports
 
 
 def place_pages(tables: Mapping[str, Iterable[Row]], known: Known) -> dict[str, str]:
@@ -157,8 +158,9 @@ def _place_page(
     with look.style():
         drawn = fleet_figures.place_runs(points, nights, offender.since if offender else None)
         shown = figure(drawn, "trend")
-    last = Target((f"{known.lake}/runs/{place.bad[-1]['run']}",))
-    texts = [f"The last report with a finding on it: {last.command('diagnose')}"]
+    texts, links = report_of(
+        place.bad[-1]["run"], "The last report with a finding on it", known.reports, known.lake
+    )
     left = len(place.runs) - MAX_PLACE_ROWS
     if left > 0:
         texts.append(f"And {plural(left, 'earlier run')}.")
@@ -181,6 +183,7 @@ def _place_page(
                 "name": "runs",
                 "title": "Runs",
                 "texts": texts,
+                "links": links,
                 "columns": _RUN_COLUMNS,
                 "rows": [_run_row(place, r, known) for r in place.runs[-MAX_PLACE_ROWS:][::-1]],
             },
@@ -207,7 +210,7 @@ def _run_row(place: _Place, row: Row, known: Known) -> list[Any]:
     cost = row["gpu_hours_per_day"]
     return [
         row["date"],
-        safe(row["run"]),
+        linked(known.reports.pages.get(row["run"]), safe(row["run"])),
         linked(family, safe(job.get("job_name") or "-")),
         ", ".join(row["rules"]),
         " ".join(_sentences(place, row, known.findings.get(row["run"], ()))),

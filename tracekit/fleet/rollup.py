@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from multiprocessing import get_context
 from typing import Any
 
-from tracekit.cluster import Cluster, FailedTaskError, LostWorkerError
-from tracekit.errors import TracekitError
+from tracekit.cluster import Cluster
+from tracekit.fleet.apart import in_processes, in_turn, reason
 from tracekit.fleet.diagnosed import Row, Tables, diagnosed
 from tracekit.fleet.elsewhere import diagnosed_elsewhere
 from tracekit.fleet.lake import Entry, Known
 from tracekit.fleet.lakes import AnyLake
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import SCHEMA_VERSION
-from tracekit.logs import as_parent
 from tracekit.version import __version__
 
 BATCH_COUNT = 100
@@ -70,8 +66,9 @@ def rolled_up(
     with lake.rolling_up() as alive, ExitStack() as stack:
         plan, pending, restamped = _planned(lake, store, date, since)
         store.write_ledger(restamped)
-        ask = diagnose or partial(diagnosed, memory_bytes=memory_bytes, config=config)
         is_alone = diagnose is not None or workers == 1
+        share = memory_bytes // workers if memory_bytes and not is_alone else memory_bytes
+        ask = diagnose or partial(diagnosed, memory_bytes=share, config=config)
         done: list[str] = []
         failed = [*plan.failed]
         if cluster is not None and pending:
@@ -80,9 +77,9 @@ def rolled_up(
             if cluster is not None:
                 told = _by_workers(diagnosed_elsewhere(cluster, drop, batch, config, alive))
             elif is_alone:
-                told = _in_turn(ask, batch)
+                told = in_turn(ask, batch)
             else:
-                told = _in_processes(batch, workers, memory_bytes, config)
+                told = in_processes(ask, batch, workers)
             good, bad = _written(store, batch, told, alive)
             done += good
             failed += bad
@@ -184,50 +181,6 @@ def _ledger_row(entry: Entry, state: str, at: str, reason: str | None = None) ->
     }
 
 
-def _in_turn(ask: Diagnose, batch: Sequence[Entry]) -> Told:
-    for entry in batch:
-        try:
-            yield entry, ask(entry)
-        except Exception as error:  # one bad run never stops the night
-            yield entry, _reason(error)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, (BrokenProcessPool, LostWorkerError)):
-        return "its process was killed: out of memory?"
-    if isinstance(error, TracekitError):
-        return error.message
-    kind = error.kind if isinstance(error, FailedTaskError) else type(error).__name__
-    return f"internal error, a bug of tracekit: {kind}"
-
-
 def _by_workers(told: Iterable[tuple[Entry, Tables | Exception]]) -> Told:
     for entry, said in told:
-        yield entry, _reason(said) if isinstance(said, Exception) else said
-
-
-def _in_processes(
-    batch: Sequence[Entry],
-    workers: int,
-    memory_bytes: int | None,
-    config: Mapping[str, Any] | None,
-) -> Told:
-    """As ``_in_turn``, spread over processes; whoever kills one is found by asking alone."""
-    share = memory_bytes // workers if memory_bytes else None
-    ask = partial(diagnosed, memory_bytes=share, config=config)
-    left: list[Entry] = []
-    with _pool(workers) as pool:
-        for entry, future in [(e, pool.submit(ask, e)) for e in batch]:
-            try:
-                yield entry, future.result()
-            except BrokenProcessPool:
-                left.append(entry)
-            except Exception as error:
-                yield entry, _reason(error)
-    for entry in left:
-        with _pool(1) as pool:
-            yield from _in_turn(lambda e, pool=pool: pool.submit(ask, e).result(), [entry])  # type: ignore[misc]  # a lambda's default has no type
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=as_parent)
+        yield entry, reason(said) if isinstance(said, Exception) else said

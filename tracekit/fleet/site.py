@@ -1,6 +1,8 @@
 """The fleet as a static site: no server, no request, the look of the report pages.
 
 DIR/index.html            what the last night says, what was lost, families of jobs
+DIR/runs.html             every run, the last first
+DIR/run-<key>.html        the report page of one run (fleet/reports.py)
 DIR/family-<key>.html     one family: its trend, and its runs
 DIR/hosts.html gpus.html links.html   every place: how often used, how often bad
 DIR/host-<key>.html gpu-... link-...  one place on which findings lie: its nights and its runs
@@ -10,98 +12,159 @@ DIR/tracekit-site.json    which pages are ours: the next site replaces these and
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 from tracekit.errors import StoreError
+from tracekit.fleet import reports as reports_module
 from tracekit.fleet import summary
 from tracekit.fleet.limits import Limits
-from tracekit.fleet.night import Night, judged
-from tracekit.fleet.pages import MAX_ROWS, Row, figure, page, page_name
+from tracekit.fleet.night import Night
+from tracekit.fleet.pages import MAX_ROWS, Row, figure, linked, page, page_name, report_of
 from tracekit.fleet.places import KINDS, Known, place_pages
 from tracekit.fleet.regressions import FamilyChange
-from tracekit.fleet.rollup import Rolled
+from tracekit.fleet.reports import Asked, Made, Reports, replace
 from tracekit.fleet.store import FleetStore
-from tracekit.target import Target
-from tracekit.wording import safe, seconds, share
+from tracekit.store.writer import writing
+from tracekit.wording import cut, plural, safe, seconds, share, some
 
 SITE_MARK = "tracekit-site.json"
 
 
-def write_site(store: FleetStore, lake: Path | str, folder: Path, day: str) -> list[str]:
-    """Write the pages of what is known at a date; their names. StoreError where the folder holds
-    something that is no site."""
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What was written."""
+
+    pages: tuple[str, ...]
+    """Their names, those of reports among them."""
+    reports: Reports
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """What an earlier site left in the folder."""
+
+    pages: frozenset[str] = frozenset()
+    reports: Mapping[str, Made] = field(default_factory=dict)
+
+
+def write_site(
+    store: FleetStore, lake: Path | str, folder: Path, night: Night, reports: Asked | None = None
+) -> Site:
+    """Write the pages of a night, and of the runs that they lead to, as ``reports`` asks.
+
+    StoreError where the folder holds something that is no site, RunWriteError where nothing can be
+    written there.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return _written(store, lake, folder, night, reports)
+
+
+def check_folder(folder: Path) -> None:
+    """StoreError where a folder holds something that is no site."""
+    _earlier(folder)
+
+
+def _written(
+    store: FleetStore, lake: Path | str, folder: Path, night: Night, asked: Asked | None
+) -> Site:
     earlier = _earlier(folder)
+    day = night.date
     first = (date.fromisoformat(day) - timedelta(days=Limits().window_days - 1)).isoformat()
-    night = judged(store, day, Rolled())
-    jobs = store.rows("job", first, day)
+    jobs = sorted(store.rows("job", first, day), key=_when)
     changes = {f.family: f for r in night.regressions for f in r.families}
     families = _families(jobs)
-    pages = {}
-    for family, runs in families.items():
-        pages[page_name("family", family)] = _family(family, runs, changes.get(family), lake, night)
     findings: dict[str, list[Row]] = defaultdict(list)
     for row in store.rows("finding", first, day):
         findings[row["run"]].append(row)
+    made = Reports()
+    if asked is not None:
+        runs = reports_module.wanted(night, jobs, findings)
+        names = {page_name("run", run) for run in runs[: asked.count]}
+        # Whoever is killed here leaves pages that the next site knows as its own.
+        _mark(folder, earlier.pages | names, earlier.reports)
+        keys = {run: row["key"] for run, row in store.ledger().items()}
+        made = reports_module.reported(asked, folder, runs, keys, earlier.reports)
     known = Known(
         night=night,
         lake=lake,
         jobs={job["run"]: job for job in jobs},
         findings=findings,
         family_pages={family: page_name("family", family) for family in families},
+        reports=made,
     )
+    pages = {
+        page_name("family", family): _family(family, runs, changes.get(family), known)
+        for family, runs in families.items()
+    }
     pages |= place_pages({kind: store.rows(kind, first, day) for kind, _, _ in KINDS}, known)
-    named = [
-        (page_name(o.kind, o.name), f"{summary.NOUNS[o.kind]} {safe(o.name)}")
-        for o in night.offenders
-    ]
+    pages["runs.html"] = _runs(jobs, known)
     pages["index.html"] = _index(
-        night, store.rows("budget", first, day), jobs, changes, [n for n in named if n[0] in pages]
+        store.rows("budget", first, day), jobs, changes, known, _named(night, pages)
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / SITE_MARK, json.dumps({"pages": sorted({*earlier, *pages})}) + "\n")
+    own = {*pages, *made.pages.values()}
+    _mark(folder, earlier.pages | own, made.made)
     for name, text in pages.items():
-        _replace(folder / name, text)
-    for name in earlier - set(pages):
+        replace(folder / name, text)
+    for name in earlier.pages - own:
         (folder / name).unlink(missing_ok=True)
-    _replace(folder / SITE_MARK, json.dumps({"pages": sorted(pages)}) + "\n")
-    return sorted(pages)
+    _mark(folder, own, made.made)
+    return Site(tuple(sorted(own)), made)
 
 
-def _earlier(folder: Path) -> set[str]:
-    """Pages of an earlier site."""
+def _mark(folder: Path, pages: Iterable[str], reports: Mapping[str, Made]) -> None:
+    said = {"pages": sorted(pages), "reports": {run: asdict(m) for run, m in reports.items()}}
+    replace(folder / SITE_MARK, json.dumps(said) + "\n")
+
+
+def _earlier(folder: Path) -> _Earlier:
+    """What an earlier site left."""
+    import msgspec
+
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return set()
+        return _Earlier()
     try:
         said = json.loads((folder / SITE_MARK).read_text(encoding="utf-8"))
         pages = {str(name) for name in said["pages"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        reports = msgspec.convert(said.get("reports", {}), dict[str, Made])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise StoreError(
             f"{folder}: exists and is not a site of tracekit", hint="name a new or empty folder"
         ) from None
     # The mark may be anybody's: it must not lead out of its own folder.
-    return {name for name in pages if name == Path(name).name and name.endswith(".html")}
+    own = {name for name in pages if name == Path(name).name and name.endswith(".html")}
+    return _Earlier(frozenset(own), reports)
 
 
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    draft.write_text(text, encoding="utf-8", errors="backslashreplace")
-    draft.replace(path)
+def _named(night: Night, pages: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Pages of what the night names, and what they are called."""
+    families = [f for r in night.regressions for f in r.families[: summary.SHOWN_FAMILIES]]
+    named = [
+        (page_name("family", f.family), f"Job {safe(f.job_name or f.family)}") for f in families
+    ]
+    named += [
+        (page_name(o.kind, o.name), f"{summary.NOUNS[o.kind]} {safe(o.name)}")
+        for o in night.offenders
+    ]
+    return [(name, text) for name, text in named if name in pages]
 
 
 def _index(
-    night: Night,
     budget: Sequence[Row],
     jobs: Sequence[Row],
     changes: Mapping[str, FamilyChange],
-    offending: Sequence[tuple[str, str]],
+    known: Known,
+    named: Sequence[tuple[str, str]],
 ) -> str:
-    """The first page; ``offending`` are the pages of offenders and their names."""
+    """The first page; ``named`` are the pages of what the night names."""
     from tracekit.dashboards import fleet_figures, look
 
+    night = known.night
     parts = [
         {"date": p["date"], "cause": p["rule"] or p["part"], "gpu_hours_per_day": hours}
         for p in budget
@@ -115,7 +178,7 @@ def _index(
         slower = changes.get(family)
         rows.append(
             [
-                safe(last["job_name"] or "-"),
+                linked(known.family_pages.get(family), safe(last["job_name"] or "-")),
                 family[:12],
                 (str(len(runs)), len(runs)),
                 _seconds(last["step_mean_s"]),
@@ -123,10 +186,6 @@ def _index(
                 last["date"],
             ]
         )
-    links = [
-        (page_name("family", f), f"{safe(runs[-1]['job_name'] or '-')} ({f[:12]})")
-        for f, runs in sorted(_families(jobs).items())
-    ]
     columns = [("Job", "name"), ("Family", ""), ("Runs", "n"), ("Last step", "n")]
     return page(
         "Fleet",
@@ -136,19 +195,93 @@ def _index(
                 "name": "night",
                 "title": f"Night of {night.date}",
                 "texts": summary.sentences(night),
-                "links": offending,
+                "links": named,
             },
             {"name": "losses", "title": "What the nights lost", "figure": drawn},
-            {"name": "data", "title": "What was not seen", "texts": summary.data_lines(night)},
+            _lost(night),
+            {
+                "name": "data",
+                "title": "What was not seen",
+                "texts": [*summary.data_lines(night), *_unreported(known.reports)],
+            },
             {
                 "name": "families",
                 "title": "Families of jobs",
                 "columns": [*columns, ("Slower", ""), ("Last run", "")],
                 "rows": rows,
-                "links": links,
             },
         ],
     )
+
+
+def _lost(night: Night) -> dict[str, Any]:
+    """What the night lost by cause: in GPU-hours, and where they are known in energy and money."""
+    total = night.gpu_hours_per_day
+    shown = [loss for loss in night.losses if loss.gpu_hours_per_day > 0]
+    energy = any(loss.energy_joules_per_day is not None for loss in shown)
+    money = any(loss.amounts for loss in shown)
+    columns = [("Cause", ""), ("GPU-hours a day", "n"), ("Share", "n")]
+    columns += [("Energy", "n")] * energy + [("Money", "n")] * money + [("Runs", "n")]
+    rows: list[list[Any]] = []
+    for loss in shown:
+        hours = loss.gpu_hours_per_day
+        row: list[Any] = [loss.cause, (f"{hours:,.1f}", hours), (share(hours / total), hours)]
+        if energy:
+            row.append((", ".join(summary.energy_words(loss)), loss.energy_joules_per_day or 0.0))
+        if money:
+            amount = loss.amounts[0].amount_per_day if len(loss.amounts) == 1 else 0.0
+            row.append((", ".join(summary.money_words(loss)), amount))
+        rows.append([*row, (str(loss.runs_count), loss.runs_count)])
+    return {
+        "name": "lost",
+        "title": f"What the night of {night.date} lost",
+        "columns": columns,
+        "rows": rows,
+    }
+
+
+def _unreported(reports: Reports) -> list[str]:
+    """Which runs were to have a report page and have none, by why."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for run, why in reports.missing.items():
+        by_reason[why].append(safe(run))
+    return [
+        f"without a report page: {plural(len(runs), 'run')} ({some(runs, summary.SHOWN_NAMES)}): "
+        f"{safe(cut(why, summary.SHOWN_REASON))}"
+        for why, runs in by_reason.items()
+    ]
+
+
+def _runs(jobs: Sequence[Row], known: Known) -> str:
+    """All runs, the last first; those that have a report page lead there."""
+    rows = [
+        [
+            j["date"],
+            linked(known.reports.pages.get(j["run"]), safe(j["run"])),
+            linked(known.family_pages.get(j["family"] or ""), safe(j["job_name"] or "-")),
+            (str(j["world_size"]), j["world_size"]) if j["world_size"] is not None else "",
+            _seconds(j["step_mean_s"]),
+            safe(j.get("sentence") or j["verdict"] or ""),
+        ]
+        for j in reversed(jobs[-MAX_ROWS:])
+    ]
+    left = len(jobs) - MAX_ROWS
+    texts = [f"And {left:,} earlier ones."] if left > 0 else []
+    if known.reports.pages:
+        texts.append("A run whose name is a link has its report here.")
+    columns = [("Date", ""), ("Run", "name"), ("Job", "name"), ("Ranks", "n"), ("Step", "n")]
+    section = {
+        "name": "runs",
+        "title": "Runs",
+        "texts": texts,
+        "columns": [*columns, ("Verdict", "text")],
+        "rows": rows,
+    }
+    return page("Runs", known.night, [section])
+
+
+def _when(job: Row) -> tuple[str, str, str]:
+    return job["date"], job["start_utc"] or "", job["run"]
 
 
 def _seconds(value_s: float | None) -> tuple[str, float] | str:
@@ -156,13 +289,11 @@ def _seconds(value_s: float | None) -> tuple[str, float] | str:
 
 
 def _families(jobs: Iterable[Row]) -> dict[str, list[Row]]:
-    """Runs by family, in the order in which they ran."""
+    """Runs by family, in the order in which they are given."""
     families: dict[str, list[Row]] = defaultdict(list)
     for job in jobs:
         if job["family"] is not None and job["step_mean_s"] is not None:
             families[job["family"]].append(job)
-    for runs in families.values():
-        runs.sort(key=lambda j: (j["date"], j["start_utc"] or "", j["run"]))
     return dict(families)
 
 
@@ -175,9 +306,7 @@ _RUN_COLUMNS = (
 )
 
 
-def _family(
-    family: str, runs: Sequence[Row], change: FamilyChange | None, lake: Path | str, night: Night
-) -> str:
+def _family(family: str, runs: Sequence[Row], change: FamilyChange | None, known: Known) -> str:
     from tracekit.dashboards import fleet_figures, look
 
     points = [
@@ -189,7 +318,7 @@ def _family(
     rows = [
         [
             j["date"],
-            safe(j["run"]),
+            linked(known.reports.pages.get(j["run"]), safe(j["run"])),
             _seconds(j["step_mean_s"]),
             safe(j["framework"] or ""),
             safe(j.get("sentence") or j["verdict"] or ""),
@@ -197,16 +326,17 @@ def _family(
         for j in reversed(runs[-MAX_ROWS:])
     ]
     said = [summary.family_sentence(change)] if change else []
-    last = Target((f"{lake}/runs/{runs[-1]['run']}",))
+    texts, links = report_of(runs[-1]["run"], "Report of the last", known.reports, known.lake)
     return page(
         safe(runs[-1]["job_name"] or family),
-        night,
+        known.night,
         [
             {"name": "trend", "title": "Mean step", "texts": said, "figure": drawn},
             {
                 "name": "runs",
                 "title": "Runs",
-                "texts": [f"Report of one: {last.command('diagnose')}"],
+                "texts": texts,
+                "links": links,
                 "columns": _RUN_COLUMNS,
                 "rows": rows,
             },

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.fleet.night import Loss, Night, regression_severity
 from tracekit.fleet.offenders import Offender
 from tracekit.fleet.regressions import FamilyChange, Regression
+from tracekit.fleet.reports import Reports
 from tracekit.report.json import plain
 from tracekit.report.markdown import escaped
 from tracekit.report.price import JOULES_PER_KILOWATT_HOUR
@@ -27,62 +29,117 @@ SHOWN_REASON = 160
 NOUNS = {"host": "Host", "gpu": "GPU", "link": "Port"}
 
 
-def to_text(night: Night, lake: Path | str) -> str:
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where the pages of a night's site are, for whoever reads about the night."""
+
+    base: str
+    """Folder or URL of the site, without a slash at its end."""
+    reports: Reports
+
+    @property
+    def index(self) -> str:
+        """The first page."""
+        return f"{self.base}/index.html"
+
+    def report(self, run: str) -> str | None:
+        """The report page of a run; None where it has none."""
+        page = self.reports.pages.get(run)
+        return f"{self.base}/{page}" if page is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A sentence or two of a night, and the run that shows it best."""
+
+    is_new: bool
+    text: str
+    run: str | None
+
+
+def _told(night: Night) -> list[_Told]:
+    """What got slower and who stands out, what is new first."""
+    slower = [
+        _Told(r.is_new, _regression(r), next((n for f in r.families for n in f.runs), None))
+        for r in _sorted(night)
+    ]
+    offending = [
+        _Told(o.is_new, offender_sentence(o), o.runs[-1] if o.runs else None)
+        for o in sorted(night.offenders, key=lambda o: not o.is_new)
+    ]
+    return slower + offending
+
+
+_NOTHING = "Nothing got slower, and no host, GPU or port stands out."
+
+
+def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
     """For a mail: what is new first, nothing that takes a second look to find."""
     parts = [_head(night)]
-    parts += [("NEW       " if r.is_new else "STANDING  ") + _regression(r) for r in _sorted(night)]
-    for offender in sorted(night.offenders, key=lambda o: not o.is_new):
-        parts.append(
-            ("NEW       " if offender.is_new else "STANDING  ") + offender_sentence(offender)
-        )
-    if not night.regressions and not night.offenders:
-        parts.append("Nothing got slower, and no host, GPU or port stands out.")
+    told = _told(night)
+    for one in told:
+        parts.append(f"{'NEW' if one.is_new else 'STANDING':<10}{one.text}")
+        if links is not None and one.run is not None:
+            report = links.report(one.run) or _no_page(links, one.run)
+            parts.append(f"{'':<10}Report of {safe(one.run)}: {report}")
+    if not told:
+        parts.append(_NOTHING)
     parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
     parts += [f"{'DATA':<10}{line}" for line in data_lines(night)]
-    runs = [run for r in night.regressions for f in r.families[:1] for run in f.runs[:1]]
-    runs += [run for o in night.offenders for run in o.runs[-1:]]
-    if runs:
+    runs = [one.run for one in told if one.run is not None]
+    if links is not None:
+        parts.append(f"{'MORE':<10}{links.index}")
+    elif runs:
         target = Target((f"{lake}/runs/{runs[0]}",))
         parts.append(f"{'MORE':<10}{target.command('diagnose')}")
     return "".join(f"{part}\n" for part in parts)
 
 
-def to_markdown(night: Night, lake: Path | str) -> str:
+def _no_page(links: Links, run: str) -> str:
+    why = links.reports.missing.get(run, "none was asked for")
+    return f"no page ({safe(cut(why, SHOWN_REASON))})"
+
+
+def to_markdown(night: Night, links: Links | None = None) -> str:
     """The same for a chat."""
     lines = [f"### {_head(night)}", ""]
-    for r in _sorted(night):
-        lines.append(f"- **{'new' if r.is_new else 'standing'}** {escaped(_regression(r))}")
-    for offender in sorted(night.offenders, key=lambda o: not o.is_new):
-        state = "new" if offender.is_new else "standing"
-        lines.append(f"- **{state}** {escaped(offender_sentence(offender))}")
-    if not night.regressions and not night.offenders:
-        lines.append("Nothing got slower, and no host, GPU or port stands out.")
+    told = _told(night)
+    for one in told:
+        line = f"- **{'new' if one.is_new else 'standing'}** {escaped(one.text)}"
+        if links is not None and one.run is not None:
+            page = links.report(one.run)
+            name = escaped(safe(one.run))
+            missing = escaped(_no_page(links, one.run))
+            line += f" Report of {f'[{name}](<{page}>)' if page else f'{name}: {missing}'}."
+        lines.append(line)
+    if not told:
+        lines.append(_NOTHING)
     lines += [f"- lost: {escaped(line)}" for line in _losses(night)]
     lines += [f"- data: {escaped(line)}" for line in data_lines(night)]
+    if links is not None:
+        lines += ["", f"[The fleet's pages](<{links.index}>)"]
     return "\n".join(lines) + "\n"
 
 
-def to_json(night: Night) -> str:
+def to_json(night: Night, links: Links | None = None) -> str:
     """The same for programs; ASCII, no NaN."""
+    pages = links.reports if links is not None else Reports()
+    site = {
+        "site": links.index if links is not None else None,
+        "report_pages": {run: links.report(run) for run in pages.pages} if links else {},
+        "without_report_page": dict(pages.missing),
+    }
     said = plain(night)
     for row, regression in zip(said["regressions"], night.regressions, strict=True):
         row["slower_ratio"] = regression.slower_ratio
         row["severity"] = str(regression_severity(regression))
-    return json.dumps({"schema_version": 1, **said}, indent=1, allow_nan=False) + "\n"
+    return json.dumps({"schema_version": 1, **said, **site}, indent=1, allow_nan=False) + "\n"
 
 
 def sentences(night: Night) -> list[str]:
     """What got slower and who stands out, a sentence or two each; or that nothing does."""
-    told = [
-        *((r.is_new, _regression(r)) for r in _sorted(night)),
-        *(
-            (o.is_new, offender_sentence(o))
-            for o in sorted(night.offenders, key=lambda o: not o.is_new)
-        ),
-    ]
-    if not told:
-        return ["Nothing got slower, and no host, GPU or port stands out."]
-    return [f"{'New' if is_new else 'Standing'}: {text}" for is_new, text in told]
+    told = [f"{'New' if one.is_new else 'Standing'}: {one.text}" for one in _told(night)]
+    return told or [_NOTHING]
 
 
 def family_sentence(change: FamilyChange) -> str:
@@ -159,26 +216,29 @@ def _losses(night: Night) -> list[str]:
         return []
     return [
         f"{loss.cause}: {loss.gpu_hours_per_day:,.0f} of {total:,.0f} GPU-hours a day "
-        f"({share(loss.gpu_hours_per_day / total)}){_energy(loss)}{_money(loss)}, "
+        f"({share(loss.gpu_hours_per_day / total)})"
+        f"{''.join(f', {words}' for words in (*energy_words(loss), *money_words(loss)))}, "
         f"{plural(loss.runs_count, 'run')}"
         for loss in night.losses[:SHOWN_LOSSES]
         if loss.gpu_hours_per_day >= LEAST_LOSS_RATIO * total
     ]
 
 
-def _energy(loss: Loss) -> str:
+def energy_words(loss: Loss) -> list[str]:
+    """A loss as energy, of how many runs; nothing where no power is known."""
     if loss.energy_joules_per_day is None:
-        return ""
+        return []
     kwh = loss.energy_joules_per_day / JOULES_PER_KILOWATT_HOUR
-    return f", {kwh:,.{_digits(kwh)}f} kWh a day{_of_runs(loss.energy_runs_count, loss)}"
+    return [f"{kwh:,.{_digits(kwh)}f} kWh a day{_of_runs(loss.energy_runs_count, loss)}"]
 
 
-def _money(loss: Loss) -> str:
-    return "".join(
-        f", {one.amount_per_day:,.{_digits(one.amount_per_day)}f} "
+def money_words(loss: Loss) -> list[str]:
+    """A loss in money, by currency."""
+    return [
+        f"{one.amount_per_day:,.{_digits(one.amount_per_day)}f} "
         f"{safe(one.currency or 'of no stated currency')} a day{_of_runs(one.runs_count, loss)}"
         for one in loss.amounts
-    )
+    ]
 
 
 def _of_runs(count: int, loss: Loss) -> str:

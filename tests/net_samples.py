@@ -214,6 +214,22 @@ SAMPLES: tuple[Sample, ...] = (
         4,
     ),
     Sample(
+        "nxos",
+        "queues of EOS",
+        "queues.txt",
+        "Port  Traffic DropPrec DestType OutEnqPkts OutEnqOctets OutDropPkts OutDropOctets\n"
+        "        Class\n"
+        "Et3/1     TC7    DP0-3       UC       4242       678720           3           480\n",
+        4,
+    ),
+    Sample(
+        "show_interface",
+        "status of ports",
+        "interfaces.txt",
+        "Ethernet1 is up, line protocol is up (connected)\n     4242 packets input, 678720 bytes\n",
+        3,
+    ),
+    Sample(
         "eos_phy",
         "physical layer of EOS",
         "eosphy.txt",
@@ -317,12 +333,31 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     Sample(
         "optics",
-        "transceivers",
+        "a transceiver",
         "ethtool-m_eth0.txt",
         "\tIdentifier                  : 0x11 (QSFP28)\n"
         "\tModule temperature          : 35.25 degrees C / 95.45 degrees F\n"
         "\tModule voltage              : 3.2812 V\n",
         2,
+    ),
+    Sample(
+        "optics",
+        "transceivers",
+        "sonic-eeprom.txt",
+        "Ethernet0: SFP EEPROM detected\n"
+        "                Temperature: 30.5391C\n"
+        "                Vcc: 3.2967Volts\n",
+        2,
+    ),
+    Sample(
+        "optics",
+        "transceivers in detail",
+        "transceiver-details.txt",
+        "Ethernet1/1\n"
+        "    transceiver is present\n"
+        "           SFP Detail Diagnostics Information (internal calibration)\n"
+        "  Temperature   35.66 C        75.00 C     -5.00 C     70.00 C        0.00 C\n",
+        1,
     ),
     Sample(
         "lldp",

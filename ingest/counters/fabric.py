@@ -1,4 +1,6 @@
-"""The map of an InfiniBand fabric: which port leads where, by ibnetdiscover, iblinkinfo or UFM.
+"""The map of an InfiniBand fabric: which port leads where.
+
+ibnetdiscover (with or without ``--ports``), iblinkinfo and UFM tell it.
 
 Every cable stands in both of its ends' lists; each end is a row of fabric_link. Ports that lead to
 a host are rows of link too, as LLDP gives them for Ethernet, so that counters of switches find
@@ -33,7 +35,9 @@ LANE_BITS_S = {
 _HEADS = re.compile(
     rb"^(?:switchguid|caguid|rtguid)=0x[0-9a-fA-F]"
     rb"|^(?:Switch|Ca|Rt)[ \t]+\d{1,4}[ \t]+\"[SHR]-[0-9a-fA-F]{16}\""
-    rb"|\[[ \w]{0,3}\] ==\([^\r\n]{1,80}\)==>",
+    rb"|\[[ \w]{0,3}\] ==\([^\r\n]{1,80}\)==>"
+    rb"|^(?:CA|SW|RT)[ \t]+\d{1,6}[ \t]+\d{1,3}[ \t]+0x[0-9a-fA-F]{16}[ \t]+"
+    rb"(?:\d{1,2}x|\?{3})[ \t]",
     re.M,
 )
 _UFM = re.compile(rb'"(?:source|destination)_guid"\s*:')
@@ -56,10 +60,19 @@ _INFO = re.compile(
     r'\s*(?:0x[0-9a-f]{1,16}\s+)?(?:\d{1,6}\s+(\d{1,3}))?\[[ \w]{0,3}\] "([^"]{0,200})"',
     re.I,
 )
+_LISTED = re.compile(
+    r"(CA|SW|RT)\s+\d{1,6}\s+(\d{1,3})\s+(0x[0-9a-f]{16})\s+(\d{1,2}x|\?{3})\s+(\S{1,10})\s+"
+    r"(?:-\s+(CA|SW|RT)\s+\d{1,6}\s+(\d{1,3})\s+(0x[0-9a-f]{16})\s+"
+    r"\(\s*'([^\r\n]{0,200}?)'\s+-\s+'([^\r\n]{0,200}?)'\s*\)|'[^\r\n]{0,200}')$",
+    re.I,
+)
+"""A line of ibnetdiscover --ports: both ends of a cable, or a port without one."""
 _WIDTH = re.compile(r"\s*(\d{1,2})X\s+([\d.]{1,10}) Gbps\b")
 _HCA = re.compile(r"([A-Za-z0-9][\w.-]{0,80}) (HCA-\d{1,2})$")
 _KINDS = {"S": "switch", "H": "host", "R": "router", "SWITCH": "switch", "CA": "host",
-          "ROUTER": "router"}  # fmt: skip
+          "ROUTER": "router", "SW": "switch", "RT": "router"}  # fmt: skip
+_IN_SWITCH = "Aggregation Node"
+"""In the description of what reduces for SHARP: an adapter by its type, a part of its switch."""
 
 
 class End(NamedTuple):
@@ -136,8 +149,9 @@ class _Parser:
             remark = cabled[5]
             descriptions = _DESCRIPTION.findall(remark)
             speed = _SPEED.search(remark)
-            kind = _KINDS[cabled[2].upper()]
-            peer = _named(kind, "0x" + cabled[3].lower(), descriptions[-1] if descriptions else "")
+            description = descriptions[-1] if descriptions else ""
+            kind = _kind(cabled[2], description)
+            peer = _named(kind, "0x" + cabled[3].lower(), description)
             lanes = int(speed[1]) if speed else None
             lane_bits_s = LANE_BITS_S.get(speed[2]) if speed else None
             self._end(line, cabled[1], peer, kind, cabled[4], lanes, lane_bits_s)
@@ -150,8 +164,21 @@ class _Parser:
                 self._end(line, info[1], peer, None, info[3], lanes, lane_bits_s)
             else:
                 self._reading.good()  # a port without a cable
-        elif "==>" in text or re.match(r"\[\d", text):
+        elif listed := _LISTED.match(text):
+            self._listed(line, listed)
+        elif "==>" in text or re.match(r"\[\d|(?:CA|SW|RT)\s+\d+\s", text):
             self._reading.bad(line.number, "no link", shape(text))
+
+    def _listed(self, line: Line, listed: re.Match[str]) -> None:
+        if not listed[6]:
+            self._reading.good()  # a port without a cable
+            return
+        self._owner(listed[1], listed[3].lower(), listed[9])
+        kind = _kind(listed[6], listed[10])
+        peer = _named(kind, listed[8].lower(), listed[10])
+        lanes = int(listed[4][:-1]) if listed[4][0] != "?" else None
+        lane_bits_s = LANE_BITS_S.get(listed[5].upper())
+        self._end(line, listed[2], peer, kind, listed[7], lanes, lane_bits_s)
 
     def document(self, document: Document) -> None:
         """UFM's list of links."""
@@ -170,7 +197,7 @@ class _Parser:
 
     def _owner(self, kind: str, guid: str | None, description: str) -> None:
         self._reading.good()
-        said = _KINDS[kind.upper()]
+        said = _kind(kind, description)
         self._node = (*_named(said, guid, description), said)
         self._kinds[self._node[0]] = said
 
@@ -206,6 +233,10 @@ def _ufm_end(link: Any, side: str) -> tuple[str, str, str, str] | None:
     said = link.get(f"{side}_port_node_description")
     name = said[:200] if isinstance(said, str) else ""
     return (*_named(kind, "0x" + guid[1].lower(), name), kind, port[:10])
+
+
+def _kind(letter: str, description: str) -> str:
+    return "switch" if _IN_SWITCH in description else _KINDS[letter.upper()]
 
 
 def _named(kind: str | None, guid: str | None, description: str) -> tuple[str, str]:

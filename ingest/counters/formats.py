@@ -108,8 +108,9 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
     )),
-    Family("fabric", 2, "fabric", (
-        Format("net", "map of the fabric", "ibnetdiscover, iblinkinfo", False, "none needed"),
+    Family("fabric", 3, "fabric", (
+        Format("net", "map of the fabric", "ibnetdiscover [--ports], iblinkinfo", False,
+               "none needed"),
         Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),
     )),
     Family("ufm", 1, "ufm", (
@@ -128,11 +129,16 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
         Format("net", "answers of NX-OS", "NX-API", False, "time lines"),
     )),
-    Family("nxos", 3, "nxos", (
+    Family("nxos", 4, "nxos", (
         Format("net", "interface counters", "show interface counters [errors]", True, "time lines"),
         Format("net", "errors of EOS", "show interfaces counters errors", False, "time lines"),
         Format("net", "flow control", "show interface priority-flow-control", False, "time lines"),
         Format("net", "rates", "show interface counters table; EOS: counters rates", False,
+               "time lines"),
+        Format("net", "queues of EOS", "show interfaces counters queue detail", True, "time lines"),
+    )),
+    Family("show_interface", 1, "show_interface", (
+        Format("net", "status of ports", "show interface(s) of NX-OS, EOS, IOS", True,
                "time lines"),
     )),
     Family("eos_phy", 1, "eos_phy", (
@@ -150,8 +156,11 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "points of ports", "Telegraf: infiniband, ethtool, net", False,
                "timestamp of each line"),
     )),
-    Family("optics", 2, "optics", (
-        Format("net", "transceivers", "ethtool -m, SONiC eeprom --dom, EOS", False, "time lines"),
+    Family("optics", 3, "optics", (
+        Format("net", "transceivers", "SONiC eeprom --dom, table of EOS", False, "time lines"),
+        Format("net", "a transceiver", "ethtool -m", True, "time lines"),
+        Format("net", "transceivers in detail", "EOS, NX-OS: transceiver detail(s)", True,
+               "time lines"),
     )),
     Family("lldp", 2, "lldp", (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,

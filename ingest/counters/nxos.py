@@ -1,4 +1,4 @@
-"""Text tables of NX-OS and EOS: interface counters, errors, rates, and priority flow control."""
+"""Text tables of NX-OS and EOS: counters, errors, rates, queues, and priority flow control."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ _TEXT = re.compile(
     rb"|Stomped-CRC)[ \t]*)"
     rb"|^Port[ \t]+FCS[ \t]+Align[ \t]+Symbol[ \t]+Rx[ \t]+Runts"
     rb"|^[ \t]*Port[ \t]+Mode[ \t]+Oper[ \t]*\(VL|^Port[ \t]+RxPfc[ \t]+TxPfc"
+    rb"|^Port[ \t]+Traffic[ \t]+DropPrec[ \t]+DestType[ \t]"
     rb"|^Port[ \t]+(?:(?:Description|Name)[ \t]+)?Intvl[ \t]+(?:Rx|In)[ \t]+Mbps\b",
     re.M,
 )
@@ -45,6 +46,14 @@ _RATES = {
     "%": ("utilisation", 0.01),
 }
 """What a column of rates is, and what one of its unit is in that of the counter."""
+_EOS_QUEUES_HEADER = re.compile(
+    r"Port\s+Traffic\s+DropPrec\s+DestType\s+OutEnqPkts\s+OutEnqOctets\s+OutDropPkts\s+OutDropOctets$"
+)
+_EOS_QUEUE = re.compile(r"TC(\d{1,2})$")
+_EOS_QUEUE_NAMES = (
+    ("OutEnqPkts", "packets"), ("OutEnqOctets", "bytes"),
+    ("OutDropPkts", "dropped_packets"), ("OutDropOctets", "dropped_bytes"),
+)  # fmt: skip
 _EACH_WAY = re.compile(r"(\d{1,5})/(\d{1,5})")
 _MINUTES = re.compile(r"(\d{1,4}):(\d{2})")
 _PORT = re.compile(
@@ -131,6 +140,8 @@ class _Parser:
         elif _EOS_ERRORS_HEADER.match(text):
             self._documented("The table of errors of EOS")
             self._columns = list(_EOS_ERRORS)
+        elif _EOS_QUEUES_HEADER.match(text):
+            self._columns = ["Queues"]
         elif _RATES_HEADER.match(text):
             self._documented("The table of rates of NX-OS and EOS")
             self._columns, self._rates = ["Intvl"], _rates(text)
@@ -157,6 +168,9 @@ class _Parser:
         if columns == ["Intvl"]:
             self._rates_row(place, words)
             return
+        if columns == ["Queues"]:
+            self._queues_row(place, words)
+            return
         if "Oper" in columns and len(cells) > 4:
             # Oper and its lanes: "On (8)" or "Off" make the row longer or not.
             cells = [cells[0], " ".join(cells[1:-2]), *cells[-2:]]
@@ -172,6 +186,19 @@ class _Parser:
             what = meaning(word) if is_word(word) else own(name)
             printed = None if is_missing(cell) else cell
             self.samples.add(place, words[0], what, printed, original=name)
+
+    def _queues_row(self, place: int, words: list[str]) -> None:
+        """A row a port, traffic class, and destination (one port or several)."""
+        queue = _EOS_QUEUE.match(words[1]) if len(words) == 8 else None
+        if queue is None:
+            self._reading.bad(place, "another number of cells", shape(" ".join(words)))
+            return
+        self._reading.good()
+        prefix = "tx_multicast_queue_" if words[3] == "MC" else "tx_queue_"
+        for (name, counter), cell in zip(_EOS_QUEUE_NAMES, words[4:], strict=True):
+            printed = None if is_missing(cell) else cell
+            what = meaning(prefix + counter)
+            self.samples.add(place, words[0], what, printed, original=name, queue=int(queue[1]))
 
     def _rates_row(self, place: int, words: list[str]) -> None:
         """Cells from the right: a description may be several words, or none."""

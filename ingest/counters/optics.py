@@ -1,4 +1,8 @@
-"""Light and temperature of transceivers: ``ethtool -m``, dumps of SONiC, the table of EOS."""
+"""Light and temperature of transceivers.
+
+``ethtool -m``, dumps of SONiC, EOS's table and its tables in detail (one a quantity, with the
+thresholds beside it), and NX-OS's details (a block a port, lanes apart). Thresholds are not read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.names import port_of_name
 from tracekit.ingest.counters.net_samples import NetSamples, is_missing
-from tracekit.ingest.counters.net_words import meaning
+from tracekit.ingest.counters.net_words import meaning, own
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.lines import Line, lines, shape
@@ -45,6 +49,31 @@ _EOS_ROW = re.compile(
 _EOS_COLUMNS = (
     "optic_temperature", "optic_voltage", "optic_tx_bias", "optic_tx_power", "optic_rx_power",
 )  # fmt: skip
+_EOS_QUANTITY = re.compile(
+    r"\s+(Temperature|Voltage|Current|Tx Power|Rx Power)(?:\s+Threshold){4}\s*$"
+)
+_EOS_VALUE = re.compile(
+    r"((?:Et|Ethernet)\d\S{0,30})\s+(N/A|-?\d{1,6}(?:\.\d{1,6})?)(?:\s+(?:N/A|-?[\d.]{1,12})){4}$"
+)
+_DETAIL = re.compile(
+    rb"^[ \t]+(?:Temperature|Voltage|Current|Tx Power|Rx Power)(?:[ \t]+Threshold){4}[ \t]*\r?$"
+    rb"|^[ \t]+SFP Detail Diagnostics Information",
+    re.M,
+)
+_NXOS_PORT = re.compile(r"(?:Ethernet|fc|mgmt)\d[\d/]{0,12}$")
+_NXOS_LANE = re.compile(r"Lane Number:\s?(\d{1,2})\s+(?:(Network Lane)|Common)")
+_NXOS_VALUE = re.compile(
+    r"(Temperature|Voltage|Current|Tx Power|Rx Power)\s+"
+    r"(?:(-?[\d.]{1,12}) (?:C|V|mA|dBm)|(N/A|--))\s"
+)
+_NXOS_FAULTS = re.compile(r"(Transmit Fault Count) = (\d{1,12})$")
+_QUANTITIES = {
+    "Temperature": "optic_temperature",
+    "Voltage": "optic_voltage",
+    "Current": "optic_tx_bias",
+    "Tx Power": "optic_tx_power",
+    "Rx Power": "optic_rx_power",
+}
 _SONIC_FIELD = re.compile(r"(RX|TX)(\d{1,2})(Power|Bias)$")
 
 
@@ -56,6 +85,8 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return Recognition(KIND, "a transceiver as ethtool -m prints it", KIND)
     if b"(Celsius)" in head and _EOS.search(head):
         return Recognition(KIND, "transceivers as EOS prints them", KIND)
+    if _DETAIL.search(head):
+        return Recognition(KIND, "transceivers in detail (EOS, NX-OS)", KIND)
     return None
 
 
@@ -63,7 +94,6 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Stream the measured values into net_sample."""
     with source.open() as stream:
         reading = Reading(sink, stream, None, "line")
-        reading.from_documentation("The dump of a transceiver")
         parser = _Parser(NetSamples(sink, source), reading, port_of_name(source.name))
         for line in lines(stream):
             parser.line(line)
@@ -76,6 +106,15 @@ class _Parser:
         self._reading = reading
         self._name_port = port
         self._port = port
+        self._lane: int | None = None
+        self._quantity: str | None = None
+        """What EOS's table in detail is of."""
+        self._is_documented = False
+
+    def _documented(self) -> None:
+        if not self._is_documented:
+            self._is_documented = True
+            self._reading.from_documentation("The dump of a transceiver")
 
     def line(self, line: Line) -> None:
         text = line.text.strip()
@@ -83,6 +122,7 @@ class _Parser:
             return
         if port_line := _SONIC_PORT.match(line.text):
             self._port = port_line[1]
+            self._documented()
             self._reading.good()
         elif (stamp := times.of_line(text)) is not None:
             self.samples.at(stamp)
@@ -90,7 +130,27 @@ class _Parser:
             self.samples.of(typed[0])
             words = typed[1].split()
             self._port = words[-1] if "ethtool" in words and len(words) > 2 else self._name_port
+            self._quantity = self._lane = None
+        elif quantity := _EOS_QUANTITY.match(line.text):
+            self._quantity = quantity[1]
+        elif self._quantity is not None and (cell := _EOS_VALUE.match(text)):
+            self._reading.good()
+            self._value(line.number, cell[1], self._quantity, cell[2])
+        elif block := _NXOS_PORT.match(line.text.rstrip()):
+            self._port, self._lane = block[0], None
+            self._reading.good()
+        elif lane := _NXOS_LANE.match(text):
+            self._lane = int(lane[1]) if lane[2] else None
+        elif measured := _NXOS_VALUE.match(text):
+            self._reading.good()
+            self._value(line.number, self._port, measured[1], measured[2] or "N/A")
+        elif faults := _NXOS_FAULTS.match(text):
+            what = own("optic_tx_faults")
+            self.samples.add(
+                line.number, self._port, what, faults[2], original=faults[1], lane=self._lane
+            )
         elif row := _EOS_ROW.match(text):
+            self._documented()
             self._reading.good()
             for counter, cell in zip(_EOS_COLUMNS, row[2].split(), strict=True):
                 printed = None if is_missing(cell) else cell
@@ -98,6 +158,11 @@ class _Parser:
         elif field := _FIELD.match(text):
             self._reading.good()
             self._field(line.number, field[1], field[2])
+
+    def _value(self, place: int, port: str | None, quantity: str, cell: str) -> None:
+        printed = None if is_missing(cell) else cell
+        what = meaning(_QUANTITIES[quantity])
+        self.samples.add(place, port, what, printed, original=quantity, lane=self._lane)
 
     def _field(self, place: int, name: str, value: str) -> None:
         if "threshold" in name.lower() or "alarm" in name.lower() or "warning" in name.lower():

@@ -1,4 +1,4 @@
-"""The map of a fabric, as ibnetdiscover and iblinkinfo print it."""
+"""The map of a fabric, as ibnetdiscover, iblinkinfo and UFM give it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ Switch: 0xb83fd203006b4a90 MF0;leaf01:MQM8700/U1:
            3    1[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      12    1[  ] "gpu-01 mlx5_0" ( )
            3    2[  ] ==(                Down/ Polling)==>             [  ] "" ( )
            3    3[  ] ==( 4X           100 Gbps Active/  LinkUp)==>       9    7[  ] "MF0;spine02:MQM9700/U1" ( Could be 200 Gbps)
+"""  # noqa: E501
+
+LISTED = """\
+CA   134  1 0x0c42a10300605e88 4x HDR - SW     3 10 0xb83fd203006b4a90 ( 'gpu-01 mlx5_0' - 'MF0;leaf01:MQM8700/U1' )
+SW     3 10 0xb83fd203006b4a90 4x HDR - CA   134  1 0x0c42a10300605e88 ( 'MF0;leaf01:MQM8700/U1' - 'gpu-01 mlx5_0' )
+SW     3 11 0xb83fd203006b4a90 4x EDR - SW    51  9 0xb83fd203006b4b90 ( 'MF0;leaf01:MQM8700/U1' - 'rack 5 spine ' )
+SW     3 12 0xb83fd203006b4a90 4x ???                                    'MF0;leaf01:MQM8700/U1'
+SW     3 41 0xb83fd203006b4a90 4x HDR - CA    78  1 0x946dae0300630bfe ( 'MF0;leaf01:MQM8700/U1' - 'Mellanox Technologies Aggregation Node' )
 """  # noqa: E501
 
 
@@ -67,6 +75,22 @@ def test_iblinkinfo_says_the_same() -> None:
     sink = ingest(INFO, "fabric", "fabric.txt")
     assert [r["peer_host"] for r in sink.rows("link")] == ["gpu-01"]
     assert "bad_record" not in sink.counters
+
+
+def test_a_line_a_port_says_the_same() -> None:
+    """ibnetdiscover --ports; what reduces for SHARP is part of its switch and no host."""
+    node = "Mellanox Technologies Aggregation Node 0x946dae0300630bfe"
+    assert ends(LISTED) == [
+        ("gpu-01", "host", "mlx5_0/1", "leaf01", "switch", "10", 4, 200e9),
+        ("leaf01", "switch", "10", "gpu-01", "host", "mlx5_0/1", 4, 200e9),
+        ("leaf01", "switch", "11", "rack 5 spine 0xb83fd203006b4b90", "switch", "9", 4, 100e9),
+        ("leaf01", "switch", "41", node, "switch", "1", 4, 200e9),
+    ]
+    sink = ingest(LISTED, "fabric", "ports.out")
+    assert [r["peer_host"] for r in sink.rows("link")] == ["gpu-01"]
+    assert "bad_record" not in sink.counters
+    sink = ingest(LISTED + "SW     3 13 0xb83f 4x\n", "fabric", "ports.out")
+    assert sink.counters["bad_record"] == 1
 
 
 def test_what_is_no_link_is_told() -> None:

@@ -393,3 +393,29 @@ def test_recorded_nxos_tables(name: str) -> None:
             printed.update((port, int(c)) for c in cells if c != "--")
     read = Counter((r["port"], r["counted"]) for r in sink.rows("net_sample"))
     assert read == printed
+
+
+def test_queues_of_eos() -> None:
+    """A row a port, class and destination: one port's (UC) or several ports' (MC)."""
+    text = (
+        "Egress Queue Counters\n"
+        "Port      Traffic  DropPrec DestType OutEnqPkts OutEnqOctets OutDropPkts OutDropOctets\n"
+        "            Class\n"
+        "Et3/1/1       TC1    DP0-3       UC      67521      7523778           0             0\n"
+        "Et3/1/1       TC7    DP0-3       MC         12         1320           3           330\n"
+        "Et3/1/1      none    DP0-3       UC          1            2           3             4\n"
+    )
+    sink = ingest(text, "nxos", "leaf1-queues.txt")
+    assert table(sink) == golden(
+        """
+        4 Et3/1/1/q1 tx_queue_packets cumulative 67521 packets
+        4 Et3/1/1/q1 tx_queue_bytes cumulative 7523778 bytes
+        4 Et3/1/1/q1 tx_queue_dropped_packets cumulative 0 packets
+        4 Et3/1/1/q1 tx_queue_dropped_bytes cumulative 0 bytes
+        5 Et3/1/1/q7 tx_multicast_queue_packets cumulative 12 packets
+        5 Et3/1/1/q7 tx_multicast_queue_bytes cumulative 1320 bytes
+        5 Et3/1/1/q7 tx_multicast_queue_dropped_packets cumulative 3 packets
+        5 Et3/1/1/q7 tx_multicast_queue_dropped_bytes cumulative 330 bytes
+        """
+    )
+    assert sink.counters == {"bad_record": 1}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tracekit.dashboards.drawing import Row, Table
 from tracekit.dashboards.look import shown_name
-from tracekit.wording import seconds, share
+from tracekit.wording import nameless, seconds, share
 
 MAX_KERNELS = 40
 """Kernels of the table, those with most time."""
@@ -58,8 +58,6 @@ def kernels(rows: Sequence[Row]) -> Table | None:
 
 MAX_PARTS = 40
 """Names of the table of self times, those with most time."""
-NAMELESS = {"wait": "waiting for communication", "between": "short gaps between calls"}
-"""What a part without a name is, by its kind."""
 MAX_SELF_TIME_RANKS = 32
 """Ranks up to which a page asks what walks every call of every thread."""
 
@@ -92,7 +90,7 @@ def parts(rows: Sequence[Row]) -> Table | None:
         ),
         rows=[
             [
-                shown_name(name or NAMELESS.get(kind, kind), NAME_CHARS),
+                shown_name(name or nameless(kind), NAME_CHARS),
                 kind,
                 (share(ratio / count), f"{ratio / count:.9f}"),
                 (seconds(time / count / 1e9), f"{time / count:.3f}"),

@@ -17,7 +17,7 @@ from soaks import soak
 from tracekit.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/tutorial.md", "docs/whatif.md")
+PAGES = ("README.md", "docs/tutorial.md", "docs/compare.md", "docs/whatif.md")
 BLOCK = re.compile(r"^```\n\$ (tracekit .*(?:\\\n.*)*)\n((?:(?!```).*\n)*)```$", re.M)
 LEFT_OUT = "[...]\n"
 """Ends an output of which only the beginning is shown."""

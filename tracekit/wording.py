@@ -204,3 +204,11 @@ def pairs(rows: Iterable[tuple[str, str]]) -> str:
         lines.append(f"<tr>{cells}</tr>\n")
         before = label
     return f"<table>{''.join(lines)}</table>"
+
+
+_NAMELESS = {"wait": "waiting for communication", "between": "short gaps between calls"}
+
+
+def nameless(kind: str) -> str:
+    """What a part of a step that has no name is, by its kind in ``self_time``."""
+    return _NAMELESS.get(kind, "nothing recorded")

@@ -139,6 +139,18 @@ def test_several_calls_for_fewer_are_fused_and_the_other_way_split() -> None:
     assert {(e[0], e[4]) for e in back} == {("split", names), ("split", kernels)}
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_what_took_a_calls_place_stands_against_it_and_not_beside_a_namesake(at: int) -> None:
+    """Of layers alike any two could be matched: those are that leave one gap, not two."""
+    layers = [op("linear", op("t"), op("addmm", kernel("gemm"))) for _ in range(3)]
+    by_hand = [op("t"), op("mm", kernel("gemm")), op("add", kernel("k_add"))]
+    after = [*layers[:at], *by_hand, *layers[at + 1 :]]
+    calls = {e for e in edits(tuple(layers), tuple(after)) if e[1] == "operator"}
+    assert calls == {("split", "operator", "", ("linear",), ("t", "mm", "add"), 1)}
+    back = {e for e in edits(tuple(after), tuple(layers)) if e[1] == "operator"}
+    assert back == {("fused", "operator", "", ("t", "mm", "add"), ("linear",), 1)}
+
+
 def test_a_combined_call_stands_for_all_its_siblings_did() -> None:
     """A for-loop's calls lie between others that both sides have; without that they would be
     removed one by one, and the combined call would have replaced the first of them."""

@@ -66,9 +66,17 @@ def test_json_has_its_schema(jobs: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_markdown_has_a_table_a_part(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = compare(capsys, jobs / "fast", jobs / "slow", "--format", "markdown")
-    assert out.startswith("# Slower\n")
+    assert out.startswith("# Slower: two runs beside each other\n")
     assert "## What the difference is made of" in out
     assert "| new | dataloader-stall/1 |" in out
+    # Amounts stand at the right, words at the left: what a change is called is a word.
+    assert (
+        "| difference | may lie | what | baseline | candidate | findings |\n|---:|---:|---|---:|"
+        in out
+    )
+    assert (
+        "| change | finding | baseline | candidate | what it says |\n|---|---|---:|---:|---|" in out
+    )
 
 
 def test_a_page_has_the_same_tables_and_asks_for_nothing(
@@ -105,7 +113,22 @@ def test_fail_above_fails_on_a_significant_slowdown_only(
     expected: int,
 ) -> None:
     code, _, err = compare(capsys, jobs / sides[0], jobs / sides[1], "--fail-above", bar)
-    assert (code, "--fail-above" in err) == (expected, expected == 3)
+    assert code == expected
+    assert ("no step time" in err) == (expected == 3)
+    assert ("each side is one run" in err) == (expected == 1)
+
+
+def test_with_several_runs_of_a_side_nothing_is_assumed(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    single = compare(capsys, jobs / "fast", jobs / "slow")[1]
+    assert "NOT COMPARED how much runs of one job differ: each side is one run" in " ".join(
+        single.split()
+    )
+    words = ("compare", "--baseline", jobs / "fast", jobs / "fast", "--candidate", jobs / "slow")
+    code, out, err = run(capsys, *words, "--fail-above", "3%")
+    assert (code, err) == (1, "")
+    assert "each side is one run" not in " ".join(out.split())
 
 
 def test_a_side_takes_several_runs(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def test_an_explained_finding_with_candidates_says_both(make_job: MakeJob) -> No
 
 def test_markdown_says_everything(make_job: MakeJob) -> None:
     text = to_markdown(stalled(make_job))
-    assert text.startswith("# job steps 1-4 2026-07-21")
+    assert text.startswith("# job\n\n- steps 1-4; 2026-07-21 03:01:07-03:01:07 UTC; 4 of 4 ranks")
     assert "**Verdict: culprit.** Rank 1 waits 50.0 ms" in text
     assert "## F1 dataloader-stall/1 (critical, 50.0 ms a step)" in text
     assert "- Explained by: dataloader-stall/1" in text

@@ -15,7 +15,7 @@ from tracekit.cli import options as o
 from tracekit.cli.diagnosis import DEFAULT_WIDTH, ConfigOpt, settings_of
 from tracekit.cli.output import check_target, write_text
 from tracekit.cli.plain import PlainCommand
-from tracekit.cli.state import STATE, fail, progress_bar, use_colour
+from tracekit.cli.state import STATE, fail, note, progress_bar, use_colour
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,13 @@ def compare(
     if compared.step is None or compared.step.low_s is None:
         fail("--fail-above, and there is no step time to compare with its interval")
         return 3
-    return 1 if compared.exceeds(bar) else 0
+    if not compared.exceeds(bar):
+        return 0
+    from tracekit.comparison.verdict import is_single
+
+    if is_single((compared.baseline, compared.candidate)):
+        note("--fail-above, and each side is one run: a busier machine can be slower as well")
+    return 1
 
 
 def _ratio(text: str | None) -> float | None:

@@ -245,7 +245,9 @@ def _contribution(
 ) -> Contribution:
     place = tables.places[index]
     more, less = sides[::-1] if difference.difference_s > 0 else sides
-    findings = _findings(place, more, less)
+    # Of a part too small to be called a change, a finding about its ranks says nothing.
+    is_worth = abs(difference.difference_s) >= SAME_RATIO * step_s
+    findings = _findings(place, more, less) if is_worth else ()
     detail, detail_s = _detail(place, *sides, is_more=difference.difference_s > 0)
     base_s = float(interval.mean_of(tables.baseline)[index])
     other_s = float(interval.mean_of(tables.candidate)[index])
@@ -347,7 +349,9 @@ def _name_of(cause: str, row: Row) -> str | None:
         return str(row["name"]) if kind == "copy" else None
     if cause == "idle" and kind in ("pause", "range", "call", "between"):
         where = f" in {path}" if path else ""
-        return f"{row['name'] or 'nothing recorded'}{where}"
+        if kind == "pause":  # its name says between what
+            return f"{row['name']}{where}"
+        return f"within {row['name']}{where}" if row["name"] else f"between calls{where}"
     return None
 
 

@@ -21,8 +21,14 @@ from tracekit.comparison.model import (
     StepChange,
 )
 from tracekit.comparison.sides import RunRows
-from tracekit.comparison.verdict import verdict
+from tracekit.comparison.verdict import is_single, verdict
 from tracekit.version import __version__
+
+SINGLE_RUNS = NotCompared(
+    what="how much runs of one job differ",
+    why="each side is one run; 1 % is assumed, and a busier machine or other nodes can make more: "
+    "give several runs of each side",
+)
 
 
 def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Comparison:
@@ -35,7 +41,15 @@ def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Compar
         change, contributions = attribution(baseline, candidate)
     step_s = max(sides[0].mean_s or 0.0, sides[1].mean_s or 0.0)
     edited, sums, unmatched = all_calls(baseline, candidate, step_s)
-    not_compared = (*_not_compared(baseline, candidate), *unmatched)
+    not_compared = (
+        *_not_compared(baseline, candidate),
+        *(
+            [SINGLE_RUNS]
+            if change is not None and change.is_significant and is_single(sides)
+            else ()
+        ),
+        *unmatched,
+    )
     return Comparison(
         schema_version=SCHEMA_VERSION,
         tracekit_version=__version__,

@@ -28,8 +28,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_CELLS = 16_000_000
-"""Cells of the table that puts two rows of siblings in line (64 MB); of longer ones calls of each
-name are counted, and nothing is said of renamed and fused ones."""
+"""Cells of the two tables that put two rows of siblings in line (128 MB); of longer ones calls of
+each name are counted, and nothing is said of renamed and fused ones."""
+MATCH = 4096
+"""What a call in common counts for beside a gap between matches: more than all gaps of so many
+cells, of which there is one more than the shorter row has calls. So what two rows have in common
+decides, and among equal lines a call stands against what took its place, not beside a namesake."""
+NEVER = -(1 << 30)
+"""Less than anything that is counted, with room below."""
 ALIKE_RATIO = 0.5
 """Calls of which one side has more than this share hold the same, whatever they are called."""
 _COMBINED = re.compile("compiled|_foreach_|fused|multi_tensor", re.IGNORECASE)
@@ -128,21 +134,24 @@ class Match:
         if len(mine) * len(others) > MAX_CELLS:
             yield from self._by_name(mine, others)
             return
-        best = self._best(mine, others)
+        ends_matched, ends_open = self._best(mine, others)
         aligned: list[tuple[int | None, int | None]] = []
         i, j = len(mine), len(others)
-        while i and j:
-            if best[i, j] == best[i - 1, j]:
-                i -= 1
-                aligned.append((mine[i], None))
-            elif best[i, j] == best[i, j - 1]:
-                j -= 1
-                aligned.append((None, others[j]))
-            else:
+        is_open = bool(ends_open[i, j] >= ends_matched[i, j])
+        while i or j:
+            here = int((ends_open if is_open else ends_matched)[i, j])
+            if not is_open:
                 i, j = i - 1, j - 1
                 aligned.append((mine[i], others[j]))
-        aligned += [(call, None) for call in reversed(mine[:i])]
-        aligned += [(None, other) for other in reversed(others[:j])]
+                is_open = bool(ends_open[i, j] >= ends_matched[i, j])
+            elif i and here in (ends_open[i - 1, j], ends_matched[i - 1, j] - 1):
+                i -= 1
+                aligned.append((mine[i], None))
+                is_open = bool(here == ends_open[i, j])
+            else:
+                j -= 1
+                aligned.append((None, others[j]))
+                is_open = bool(here == ends_open[i, j])
         yield from reversed(aligned)
 
     def _by_name(
@@ -162,8 +171,14 @@ class Match:
         left = {other for same in waiting.values() for other in same}
         yield from ((None, other) for other in others if other in left)
 
-    def _best(self, mine: Sequence[int], others: Sequence[int]) -> NDArray[np.int32]:
-        """The most that the first i of one row and the first j of the other have in common."""
+    def _best(
+        self, mine: Sequence[int], others: Sequence[int]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """What the first i of one row and the first j of the other have in common at most, where
+        the last of both match, and where they do not; of equal ones that with fewest gaps.
+
+        ``MATCH`` counts for each call in common, exact ones twice, less one for each gap.
+        """
         import numpy as np
 
         before, after = self.trees
@@ -174,13 +189,19 @@ class Match:
         ]
         sizes = np.array([after.size(at) for at in others], np.int32)
         shapes = self.shapes[1][np.array(others, np.int64)]
-        best = np.zeros((len(mine) + 1, len(others) + 1), np.int32)
+        matched = np.full((len(mine) + 1, len(others) + 1), NEVER, np.int32)
+        matched[0, 0] = 0
+        opened = np.full_like(matched, NEVER)
+        opened[0, 1:] = opened[1:, 0] = -1
         for row, call in enumerate(mine):
             alike = np.where(keys[1] == keys[0][row], np.minimum(sizes, before.size(call)), 0)
             weights = np.where(shapes == self.shapes[0][call], 2 * sizes, alike)
-            here = np.maximum(best[row, 1:], best[row, :-1] + weights)
-            np.maximum.accumulate(here, out=best[row + 1, 1:])
-        return best
+            above = np.maximum(matched[row, :-1], opened[row, :-1]) + MATCH * weights
+            matched[row + 1, 1:] = np.where(weights > 0, above, NEVER)
+            here = np.maximum(opened[row], matched[row] - 1)
+            here[1:] = np.maximum(here[1:], matched[row + 1, :-1] - 1)
+            np.maximum.accumulate(here, out=opened[row + 1])
+        return matched, opened
 
     # ------------------------------------------------------------ gaps
 
@@ -248,7 +269,8 @@ class Match:
         """Whether half of a side's row is in the other's as well."""
         if not mine or not others or len(mine) * len(others) > MAX_CELLS:
             return False
-        in_common = int(self._best(mine, others)[-1, -1]) / 2  # exact matches count twice
+        best = max(int(table[-1, -1]) for table in self._best(mine, others))
+        in_common = -(-best // MATCH) / 2  # without the gaps; exact matches count twice
         size = sum(self.trees[side].size(at) for at in (others if side else mine))
         return in_common >= ALIKE_RATIO * size
 

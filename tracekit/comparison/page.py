@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tracekit.comparison.model import Change, Comparison
-from tracekit.comparison.tables import Table, tables
-from tracekit.comparison.text import side_words, step_words
+from tracekit.comparison.tables import Table, tables, title
+from tracekit.comparison.text import side_parts, step_parts
 
 _KINDS: dict[Change, str] = {
     "slower": "culprit",
@@ -15,9 +15,6 @@ _KINDS: dict[Change, str] = {
     "not comparable": "unexplained",
 }
 """Which verdict of a report has the colour of a change."""
-_NUMBERS = frozenset({"difference", "may lie", "baseline", "candidate", "change", "calls", "times"})
-_WORDS = frozenset({"Findings", "Configuration"})
-"""Tables whose columns of those names hold words, not amounts."""
 
 
 def to_html(comparison: Comparison) -> str:
@@ -27,24 +24,24 @@ def to_html(comparison: Comparison) -> str:
     verdict = comparison.verdict
     return render(
         "compare.html.j2",
-        title=f"{verdict.change.capitalize()}: two runs beside each other",
+        title=title(comparison),
         sides=[
-            ("Baseline", side_words(comparison.baseline)),
-            ("Candidate", side_words(comparison.candidate)),
+            ("Baseline", ": ".join(side_parts(comparison.baseline))),
+            ("Candidate", ": ".join(side_parts(comparison.candidate))),
         ],
         kind=_KINDS[verdict.change],
         change=verdict.change,
         sentence=verdict.sentence,
-        step=step_words(comparison),
+        step=["; ".join(parts) for parts in step_parts(comparison)],
         tables=[_shown(table) for table in tables(comparison)],
     )
 
 
 def _shown(table: Table) -> dict[str, Any]:
-    def kind(title: str) -> str:
-        if title in _NUMBERS and table.title not in _WORDS:
+    def kind(name: str) -> str:
+        if name in table.amounts:
             return "n"
-        return "text" if title in ("what it says", "why") else "path" if title == "what" else ""
+        return "text" if name in ("what it says", "why") else "path" if name == "what" else ""
 
-    columns = [(title.capitalize(), kind(title)) for title in table.head]
+    columns = [(name.capitalize(), kind(name)) for name in table.head]
     return {"title": table.title, "columns": columns, "rows": table.rows, "note": table.note}

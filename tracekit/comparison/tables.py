@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from tracekit.comparison.model import Comparison, Edited, Moved, MovedPart
 from tracekit.comparison.verdict import deed, signed
 from tracekit.report.finding_words import amount_words
-from tracekit.wording import seconds, share, some
+from tracekit.wording import nameless, seconds, share, some
 
 Rows = Sequence[Sequence[str]]
 NAMES = 4
 """Names of calls that a cell has."""
+_AMOUNTS = frozenset({"difference", "may lie", "baseline", "candidate", "change", "calls", "times"})
+_WORDS = {
+    "Configuration": frozenset({"baseline", "candidate"}),
+    "Findings": frozenset({"change"}),
+    "Calls": frozenset({"change"}),
+}
+"""Columns of those names that hold words in a table, not amounts."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,16 @@ class Table:
     rows: Rows
     note: str = ""
     """What must be known to read it."""
+
+    @property
+    def amounts(self) -> frozenset[str]:
+        """The columns of amounts, which stand in line at the right."""
+        return _AMOUNTS.intersection(self.head) - _WORDS.get(self.title, frozenset())
+
+
+def title(comparison: Comparison) -> str:
+    """What a document of a comparison is called."""
+    return f"{comparison.verdict.change.capitalize()}: two runs beside each other"
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -139,7 +156,7 @@ def part_cells(row: MovedPart) -> tuple[str, str, str, str, str]:
     calls = f"{row.baseline_calls_count:.4g} -> {row.candidate_calls_count:.4g}"
     return (
         signed(row.candidate_s - row.baseline_s),
-        f"{row.name or 'nothing recorded'}{where}",
+        f"{row.name or nameless(row.kind)}{where}",
         seconds(row.baseline_s),
         seconds(row.candidate_s),
         calls,

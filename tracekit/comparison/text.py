@@ -38,12 +38,12 @@ def to_text(
     """The comparison as lines, with a final newline."""
     page = Page(width=max(width, MIN_WIDTH), color=color)
     for label, side in (("baseline", comparison.baseline), ("candidate", comparison.candidate)):
-        page.say("", side_words(side), lead=f"{label:<11}")
+        page.say("", "  ".join(side_parts(side)), lead=f"{label:<11}")
     page.blank()
     change = comparison.verdict.change
     page.say("VERDICT", comparison.verdict.sentence, _COLORS.get(change, "33;1"))
-    for i, text in enumerate(step_words(comparison)):
-        page.say("" if i else "STEP", text)
+    for i, parts in enumerate(step_parts(comparison)):
+        page.say("" if i else "STEP", "   ".join(parts))
     _attribution(page, comparison, everything=everything)
     for table in tables(comparison):
         if table.title in _LABELS:
@@ -56,28 +56,31 @@ def to_text(
     return page.text(None)
 
 
-def side_words(side: Side) -> str:
-    """Which runs, how many ranks and steps."""
+def side_parts(side: Side) -> tuple[str, str]:
+    """Which runs; how many ranks and steps."""
     runs = some([run.id for run in side.runs], SHOWN_RUNS)
     ranks_count = max(run.ranks_count for run in side.runs)
     ranks = plural(ranks_count, "rank") if ranks_count else "no traces"
     warmup = f", {side.warmup_count} warm-up left out" if side.warmup_count else ""
-    return f"{runs}  {ranks}, {steps_words(side)}{warmup}"
+    return runs, f"{ranks}, {steps_words(side)}{warmup}"
 
 
-def step_words(comparison: Comparison) -> list[str]:
-    """The step on both sides, its difference and how sure that is; none without steps."""
+def step_parts(comparison: Comparison) -> list[tuple[str, str]]:
+    """The step on both sides, then its difference and how sure that is; median steps, then the
+    longest. None without steps."""
     change, base, other = comparison.step, comparison.baseline, comparison.candidate
     if change is None or base.mean_s is None or other.mean_s is None:
         return []
-    text = f"{seconds(base.mean_s)} -> {seconds(other.mean_s)}   {signed(change.difference_s)}"
+    apart = signed(change.difference_s)
     if change.low_s is not None and change.high_s is not None:
-        text += f" ({signed(change.low_s)} to {signed(change.high_s)} with 95 %: {change.method})"
+        apart += f" ({signed(change.low_s)} to {signed(change.high_s)} with 95 %: {change.method})"
     p50, most = (base.p50_s or 0, other.p50_s or 0), (base.max_s or 0, other.max_s or 0)
     return [
-        text,
-        f"p50 {seconds(p50[0])} -> {seconds(p50[1])}   max {seconds(most[0])} -> "
-        f"{seconds(most[1])}",
+        (f"{seconds(base.mean_s)} -> {seconds(other.mean_s)}", apart),
+        (
+            f"p50 {seconds(p50[0])} -> {seconds(p50[1])}",
+            f"max {seconds(most[0])} -> {seconds(most[1])}",
+        ),
     ]
 
 

@@ -12,6 +12,9 @@ MAX_NAMED = 2
 """Contributions that the sentence names."""
 MIN_NAMED_RATIO = 0.1
 """Share of the difference from which a contribution is named."""
+MIN_CAUSE_RATIO = 0.5
+"""Share of a difference from which a contribution is its cause: of recorded faults the largest has
+more than half. A machine that is busier makes a bit of everything slower."""
 
 _DOES = {
     "compute": ("computes", "compute"),
@@ -87,7 +90,20 @@ def verdict(
         sentence += ", of which " + "; ".join(
             f"{seconds(abs(c.difference.difference_s))}: {deed(c)}" for c in named
         )
-    return Verdict(change=word, sentence=sentence + ".")
+    return Verdict(change=word, sentence=f"{sentence}.{_spread(change, named, sides)}")
+
+
+def _spread(change: StepChange, named: Sequence[Contribution], sides: tuple[Side, Side]) -> str:
+    """What a difference in a bit of everything may be, where nothing shows what runs differ by."""
+    largest_s = max((abs(c.difference.difference_s) for c in named), default=0.0)
+    if not is_single(sides) or largest_s >= MIN_CAUSE_RATIO * abs(change.difference_s):
+        return ""
+    return " No cause makes half of it, as on a busier machine: compare several runs of each side."
+
+
+def is_single(sides: tuple[Side, Side]) -> bool:
+    """Whether no side has several runs, which alone would show what runs differ by."""
+    return all(len(side.runs) == 1 for side in sides)
 
 
 def _named(change: StepChange, contributions: Sequence[Contribution]) -> list[Contribution]:

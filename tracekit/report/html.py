@@ -26,7 +26,7 @@ from tracekit.report.finding_words import (
     scope_words,
     sure_words,
 )
-from tracekit.report.job_words import beyond_words, part_words, sum_words, title_words
+from tracekit.report.job_words import beyond_words, part_words, sum_words, title_parts
 from tracekit.report.model import Document, InputFile, Report
 from tracekit.report.text import more_commands
 from tracekit.report.unchecked import unchecked_by_need
@@ -69,13 +69,13 @@ def to_html(report: Report, drawings: Drawings = (), tables: Tables = ()) -> str
     document, notes = report.document, report.notes
     labels = {f.id: f"F{i}" for i, f in enumerate(document.findings, 1)}
     verdict = _verdict(report, labels)
-    title, _, about = title_words(document, notes).partition("  ")
+    title, *about = title_parts(document, notes)
     inputs = sorted(document.inputs, key=lambda f: (_quality(f), f.path))
     left = len(inputs) - MAX_INPUTS
     return render(
         "report.html.j2",
         title=title,
-        about=about.replace("  ", ", "),
+        about=", ".join(about),
         data_lines=notes.data_lines,
         verdict=verdict,
         budget=_budget(document, labels),

@@ -21,7 +21,12 @@ _PART_NAMES = {
 
 
 def title_words(document: Document, notes: Notes) -> str:
-    """Which job, which steps, when, and how many ranks and files."""
+    """The parts of a title in a line of text."""
+    return "  ".join(title_parts(document, notes))
+
+
+def title_parts(document: Document, notes: Notes) -> list[str]:
+    """Which job; then which steps, when, and how many ranks and files."""
     run = document.run
     words = [notes.job_name or run.id]
     if run.attempt != 1:
@@ -33,7 +38,7 @@ def title_words(document: Document, notes: Notes) -> str:
     elif run.window_s is not None:
         words.append(f"{seconds(run.window_s)} window")
     words.append(_who(document))
-    return "  ".join(words)
+    return words
 
 
 def _closed(span: tuple[int, int]) -> str:

@@ -11,7 +11,7 @@ from tracekit.report.finding_words import (
     price_words,
     sure_words,
 )
-from tracekit.report.job_words import beyond_words, sum_words, title_words
+from tracekit.report.job_words import beyond_words, sum_words, title_parts
 from tracekit.report.model import Report
 from tracekit.report.text import more_commands
 from tracekit.report.unchecked import unchecked_by_need
@@ -26,9 +26,10 @@ MAX_EVIDENCE = 6
 def to_markdown(report: Report) -> str:
     """The whole report, everything included, with a final newline."""
     document, notes = report.document, report.notes
-    lines = [f"# {escaped(title_words(document, notes))}", ""]
-    lines += [f"- {escaped(line)}" for line in notes.data_lines]
-    lines += [""] if notes.data_lines else []
+    title, *about = title_parts(document, notes)
+    lines = [f"# {escaped(title)}", ""]
+    lines += [f"- {escaped(line)}" for line in ("; ".join(about), *notes.data_lines)]
+    lines += [""]
     lines += [f"**Verdict: {document.verdict.kind.replace('_', ' ')}.** "]
     lines[-1] += escaped(document.verdict.sentence)
     if notes.next_step:

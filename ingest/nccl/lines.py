@@ -261,7 +261,7 @@ def clean(line: bytes) -> bytes:
     return line
 
 
-def read_lines(stream: object, size: int = 1 << 20) -> Iterator[list[bytes]]:
+def read_lines(stream: object, size: int = 1 << 21) -> Iterator[list[bytes]]:
     """Lines of a stream in batches, without their ends; over-long ones in pieces."""
     rest = b""
     while data := stream.read(size):  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ A pattern's groups say what a line holds, and their names in which unit:
 - ``step``, ``total``: number of the step, and of the job's last one; ``epoch`` where steps count
   anew in each;
 - ``dur_ms``, ``dur_s``: how long a step took, the mean since the line before where the format is
-  averaged; ``hours``, ``minutes``, ``seconds``: since a bar began;
+  averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began;
 - ``samples``, ``tokens``: consumed so far; ``loss``, ``learning_rate``, ``grad_norm``;
 - ``tflops`` a GPU and ``mfu_percent`` as the program states them;
 - ``time``, of a user's own pattern alone: seconds, ms, us or ns since the epoch, or a date and a
@@ -40,6 +40,10 @@ class StepFormat:
     """Further patterns of one group each: many small ones are quicker than one of many options."""
     is_bar: bool = False
     """Whether it is a progress bar, of which a program may show several."""
+    quick: str | None = None
+    """Of the most usual form, from the line's start, in which each character allows one way on:
+    Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
+    ``pattern`` and those of ``fields`` that are groups of it say together, or leaves it to them."""
 
 
 FORMATS: tuple[StepFormat, ...] = (
@@ -59,6 +63,13 @@ FORMATS: tuple[StepFormat, ...] = (
             ("loss", rf"lm loss: ({_NUMBER})"),
             ("grad_norm", rf"grad norm: ({_NUMBER})"),
         ),
+        quick=r"^[^|A-Za-z]*iteration +(?P<step>[0-9]+)/ *(?P<total>[0-9]+) \|"
+        r" consumed samples: +(?P<samples>[0-9]+) \|"
+        r" elapsed time per iteration \(ms\): (?P<dur_ms>[0-9.]+) \| "
+        r"(?:throughput per GPU \(TFLOP/s/GPU\): (?P<tflops>[0-9.]+) \| )?"
+        r"learning rate: (?P<learning_rate>[-+0-9.eE]+) \| global batch size: +[0-9]+ \|"
+        r" lm loss: (?P<loss>[-+0-9.eE]+) \| loss scale: [0-9.]+ \|"
+        r" grad norm: (?P<grad_norm>[-+0-9.eE]+) \|",
     ),
     StepFormat(
         "nanogpt",
@@ -115,12 +126,15 @@ FORMATS: tuple[StepFormat, ...] = (
     StepFormat(
         "tqdm",
         ("it/s", "s/it"),
-        r"\d+%\|[^|]*\| *(?P<step>\d+)/"
-        r"(?P<total>\d+) \[(?:(?P<hours>\d+):)?(?P<minutes>\d\d):(?P<seconds>\d\d)<"
+        r"\d+%\|[^|]*\| *(?P<step>\d+)/(?P<total>\d+) \[(?P<elapsed>(?:\d+:)?\d\d:\d\d)<"
         r"[^,\]]{1,20}, +(?:[\d.]+|\?)(?:it/s|s/it)",
         "tqdm: the bars of Hugging Face Trainer, Accelerate's examples and Lightning",
         fields=(("epoch", r"Epoch (\d+)[^|]*?\d+%\|"),),
         is_bar=True,
+        quick=r"^[^%|0-9]*[0-9](?:[0-9]|[^%|0-9]+[0-9])*%\|[^|]*\| *(?P<step>[0-9]+)/"
+        r"(?P<total>[0-9]+) \[(?P<elapsed>[0-9](?:[0-9](?:[0-9]+:[0-9]{2}:[0-9]{2}"
+        r"|:[0-9]{2}(?::[0-9]{2})?)|:[0-9]{2}:[0-9]{2}))<"
+        r"[^,\]]{1,20}, +(?:[0-9.]+|\?)(?:it/s|s/it)",
     ),
 )
 """In the order in which a line is asked; a line belongs to the first that it matches."""
@@ -128,7 +142,7 @@ FORMATS: tuple[StepFormat, ...] = (
 
 OWN = "own"
 _GROUPS = (
-    "step", "total", "epoch", "dur_ms", "dur_s", "hours", "minutes", "seconds", "samples", "tokens",
+    "step", "total", "epoch", "dur_ms", "dur_s", "elapsed", "samples", "tokens",
     "loss", "learning_rate", "grad_norm", "tflops", "mfu_percent", "time",
 )  # fmt: skip
 

@@ -31,7 +31,11 @@ MAX_EPOCH = 10**6
 MAX_HOURS = 10**5
 MAX_STEP_S = 10**7
 """Longest step that is believed: four months."""
-_MARKERS = any_of(m.encode() for m in (*(m for f in FORMATS for m in f.markers), MARKER))
+_MARKERS = {
+    f.name: any_of(m.encode() for m in ((*f.markers, MARKER) if f.is_bar else f.markers))
+    for f in FORMATS
+}
+"""Of each format: what one of its lines holds, as a pattern."""
 _STAMP = (
     r"(?P<date>\d{4}-\d\d-\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
     r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
@@ -50,6 +54,8 @@ class StepReader:
     def __init__(self, sink: Sink, own_pattern: str | None = None) -> None:
         self._sink = sink
         self._formats = (own_format(own_pattern), *FORMATS) if own_pattern else FORMATS
+        self._met = {known for known in self._formats if not known.markers}
+        """Formats whose marker was seen: the others are looked for once a block, not a line."""
         self.count = 0
         """Lines of steps so far."""
         self.formats: set[str] = set()
@@ -62,35 +68,28 @@ class StepReader:
 
         ``block`` is all of them with their ends, ``first_place`` the number of the first.
         """
-        has_own = self._formats is not FORMATS
-        if not has_own and not holds(block, _MARKERS):
+        self._meet(block)
+        if not self._met:
             return None
         import polars as pl
 
         places, texts = _pieces(lines, first_place, has_returns=b"\r" in block)
-        asked = pl.DataFrame(
-            {"place": places, "line": pl.Series(texts, dtype=pl.Binary)},
-            schema_overrides={"place": pl.Int64},
-        ).with_columns(_decoded(pl.col("line"), block))
-        asked = asked.with_row_index()
-        if not has_own:
-            asked = asked.filter(pl.col("line").str.contains(_MARKERS))
+        text = _decoded(texts, has_escapes=b"\x1b" in block)
+        asked = pl.DataFrame({"place": places, "line": text}).with_row_index()
         taken: dict[int, bool] = {}
         for known in self._formats:
-            if not asked.height:
-                break
+            if known not in self._met:
+                continue
             rows = asked
             if known.markers:
-                markers = (*known.markers, MARKER) if known.is_bar else known.markers
-                holding = (pl.col("line").str.contains(m, literal=True) for m in markers)
-                rows = asked.filter(pl.any_horizontal(*holding))
+                rows = asked.filter(pl.col("line").str.contains(_MARKERS[known.name]))
             if not rows.height:
                 continue
             steps = _found(rows, known)
             if known.is_bar:
                 steps = self._metrics.join(rows, steps)
             if steps.height:
-                taken |= dict.fromkeys(steps["place"].to_list(), known.is_bar)
+                taken |= dict.fromkeys(steps["place"].unique().to_list(), known.is_bar)
                 asked = asked.join(steps.select("place"), on="place", how="anti")
                 self._write(steps, known)
         if not taken:
@@ -101,10 +100,16 @@ class StepReader:
         rest = []
         for place, line in enumerate(lines, first_place):
             # A bar ends without a line feed, so what is printed next stands behind it.
-            text = line.rpartition(b"]")[2].strip() if taken.get(place) else line
-            if text and (place not in taken or taken[place]):
-                rest.append((place, text))
+            behind = line.rpartition(b"]")[2].strip() if taken.get(place) else line
+            if behind and (place not in taken or taken[place]):
+                rest.append((place, behind))
         return rest
+
+    def _meet(self, block: bytes) -> None:
+        """Notice the formats whose markers a block holds."""
+        others = [known for known in self._formats if known not in self._met]
+        if others and holds(block, "|".join(_MARKERS[known.name] for known in others)):
+            self._met |= {known for known in others if holds(block, _MARKERS[known.name])}
 
     def _write(self, steps: pl.DataFrame, known: StepFormat) -> None:
         import polars as pl
@@ -112,9 +117,13 @@ class StepReader:
         if known.is_bar:  # drawn again and again
             drawing = ("place", "step", "epoch", "total_steps_count")
             told = [name for name in FIELDS if steps[name].null_count() < steps.height]
-            steps = steps.with_columns(
-                pl.col(name).forward_fill().over(drawing) for name in told
-            ).unique(drawing, keep="last", maintain_order=True)
+            steps = steps.with_columns(pl.col(name).forward_fill().over(drawing) for name in told)
+            is_next = (pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in drawing)
+            steps = steps.filter(~pl.all_horizontal(*is_next) | (pl.row_index() == pl.len() - 1))
+            # Mostly one bar that moves on: then each is the last, which is cheap to see.
+            is_one = all(steps[name].n_unique() == 1 for name in ("epoch", "total_steps_count"))
+            if not (is_one and steps["step"].is_sorted()):
+                steps = steps.unique(drawing, keep="last", maintain_order=True)
         self.count += steps.height
         self.formats.add(known.name)
         zones = set(steps.filter(pl.col("time_ns").is_not_null())["has_zone"].to_list())
@@ -152,31 +161,33 @@ class StepReader:
 
 def _pieces(
     lines: Sequence[bytes], first_place: int, *, has_returns: bool
-) -> tuple[list[int], list[bytes]]:
-    """The lines, those of progress bars taken apart at each carriage return."""
-    if not has_returns:
-        return list(range(first_place, first_place + len(lines))), [
-            line[:MAX_LINE_BYTES] for line in lines
-        ]
-    places: list[int] = []
-    texts: list[bytes] = []
-    for place, line in enumerate(lines, first_place):
-        texts += [piece[:MAX_LINE_BYTES] for piece in line.split(b"\r") if piece]
-        places += [place] * (len(texts) - len(places))
-    return places, texts
+) -> tuple[pl.Series, pl.Series]:
+    """The lines, those of progress bars taken apart at each carriage return: places and bytes."""
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pa.array(lines, pa.large_binary())
+    places = pl.int_range(first_place, first_place + len(lines), dtype=pl.Int64, eager=True)
+    if has_returns:
+        pieces = pc.split_pattern(texts, b"\r")
+        texts, parents = pieces.flatten(), pc.list_parent_indices(pieces)
+        is_drawn = pc.greater(pc.binary_length(texts), 0)
+        texts, places = texts.filter(is_drawn), places.gather(parents.filter(is_drawn).to_numpy())
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) > MAX_LINE_BYTES:
+        texts = pc.binary_slice(texts, 0, MAX_LINE_BYTES)
+    return places, pl.Series(texts)
 
 
-def _decoded(column: pl.Expr, block: bytes) -> pl.Expr:
+def _decoded(column: pl.Series, *, has_escapes: bool) -> pl.Series:
     """Text of lines: what is no UTF-8 is replaced, and colours of terminals are dropped."""
     import polars as pl
 
     try:
-        block.decode()
-    except UnicodeDecodeError:
-        text = column.map_elements(lambda b: b.decode("utf-8", "replace"), return_dtype=pl.String)
-    else:
         text = column.cast(pl.String)
-    return text.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "") if b"\x1b" in block else text
+    except pl.exceptions.PolarsError:
+        text = pl.Series([b.decode("utf-8", "replace") for b in column], dtype=pl.String)
+    return text.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "") if has_escapes else text
 
 
 def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
@@ -184,9 +195,7 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     import polars as pl
 
     line = pl.col("line")
-    said = line.str.extract_groups(known.pattern).struct.unnest()
-    more = [line.str.extract(pattern).alias(name) for name, pattern in known.fields]
-    steps = rows.select("index", "place", "line", said, *more).filter(pl.col("step").is_not_null())
+    steps = _matched(rows, known)
     groups = set(steps.columns)
     columns = [
         pl.col("index", "place"),
@@ -212,12 +221,42 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         *columns, stamp.str.extract_groups(_STAMP).alias("at"), number.alias("epoch_number")
     ).unnest("at")
     # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
-    times = [_time()] if steps["date"].null_count() < steps.height else []
+    stated = {name for name in ("date", "zone") if steps[name].null_count() < steps.height}
+    times = [_time(has_zones="zone" in stated)] if "date" in stated else []
     times += [_of_epoch("epoch_number")] if "time" in groups else []
     return steps.with_columns(
         (pl.coalesce(times) if times else pl.lit(None, pl.Int64)).alias("time_ns"),
         (pl.col("zone").is_not_null() | pl.col("epoch_number").is_not_null()).alias("has_zone"),
     )
+
+
+def _matched(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+    """The lines that a format's patterns take, with their groups, in their order."""
+    import polars as pl
+
+    steps = _taken(rows, known.quick or known.pattern)
+    left = steps.filter(pl.col("step").is_null())
+    steps = _with_fields(steps, known)
+    if known.quick is not None and left.height:
+        slow = _with_fields(_taken(left, known.pattern), known)
+        steps = pl.concat([steps, slow], how="diagonal").sort("index") if slow.height else steps
+    return steps
+
+
+def _taken(rows: pl.DataFrame, pattern: str) -> pl.DataFrame:
+    import polars as pl
+
+    said = pl.col("line").str.extract_groups(pattern).struct.unnest()
+    return rows.select("index", "place", "line", said)
+
+
+def _with_fields(steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+    """The lines with a step, with what the format's further patterns find and no group has."""
+    import polars as pl
+
+    line, told = pl.col("line").str, set(steps.columns)
+    more = [line.extract(pattern).alias(name) for name, pattern in known.fields if name not in told]
+    return steps.filter(pl.col("step").is_not_null()).with_columns(*more)
 
 
 def _integer(name: str, groups: set[str], most: int = 2**62) -> pl.Expr:
@@ -255,13 +294,16 @@ def _dur(groups: set[str]) -> pl.Expr:
 
 
 def _elapsed(groups: set[str]) -> pl.Expr:
+    """ns, of hours where there are any, minutes and seconds, with colons between."""
     import polars as pl
 
-    if "seconds" not in groups:
+    if "elapsed" not in groups:
         return pl.lit(None, pl.Int64)
-    hours = _integer("hours", groups, MAX_HOURS).fill_null(0)
-    seconds = hours * 3600 + _integer("minutes", groups) * 60 + _integer("seconds", groups)
-    return seconds * 1_000_000_000
+    text = pl.col("elapsed").str
+    parts = text.head(-6), text.slice(-5, 2), text.tail(2)
+    hours, minutes, seconds = (part.cast(pl.Int64, strict=False) for part in parts)
+    hours = pl.when(hours <= MAX_HOURS).then(hours).fill_null(0)
+    return (hours * 3600 + minutes * 60 + seconds) * 1_000_000_000
 
 
 def _of_epoch(name: str) -> pl.Expr:
@@ -277,20 +319,25 @@ def _of_epoch(name: str) -> pl.Expr:
     return epoch_ns
 
 
-def _time() -> pl.Expr:
+def _time(*, has_zones: bool) -> pl.Expr:
     """ns since the epoch of date, clock, fraction and zone; without a zone as if it were UTC."""
     import polars as pl
 
-    moment = pl.concat_str("date", pl.lit(" "), "clock").str.to_datetime(
-        "%Y-%m-%d %H:%M:%S", strict=False, time_unit="ms"
-    )
-    moment = pl.when(moment.dt.epoch("ms").is_between(0, TIME_LIMIT_NS // 1_000_000 - 1)).then(
-        moment
-    )
+    # Days are few, so each is parsed once; clocks are not.
+    day_s = pl.col("date").str.to_date("%Y-%m-%d", strict=False).dt.epoch("s")
+    clock = pl.col("clock").str
+    parts = [clock.slice(at, 2).cast(pl.Int64, strict=False) for at in (0, 3, 6)]
+    is_time = pl.all_horizontal(p < most for p, most in zip(parts, (24, 60, 60), strict=True))
+    second = day_s + parts[0] * 3600 + parts[1] * 60 + parts[2]
+    is_time &= second.is_between(0, TIME_LIMIT_NS // 1_000_000_000 - 1)
+    second = pl.when(is_time).then(second)
     fraction = pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64)
+    local_ns = second * 1_000_000_000 + fraction
+    if not has_zones:
+        return local_ns
     zone = pl.col("zone")  # a sign, two digits, perhaps a colon, two digits
     minutes = zone.str.slice(1, 2).cast(pl.Int64, strict=False) * 60
     minutes += zone.str.tail(2).cast(pl.Int64, strict=False)
     east = pl.when(pl.col("zone").str.starts_with("-")).then(-minutes).otherwise(minutes)
     shift = pl.when(pl.col("zone") == "Z").then(0).otherwise(east).fill_null(0)
-    return moment.dt.epoch("ms") * 1_000_000 + fraction - shift * 60_000_000_000
+    return local_ns - shift * 60_000_000_000

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
 
 HEAD_BYTES = 1 << 16
 """Looked at by itself before a larger block."""
@@ -20,9 +24,16 @@ def holds(block: bytes, pattern: str) -> bool:
     By Rust's ``regex``, which looks for all of a few dozen texts at once: ten times as quick as one
     search for each, or Python's ``re``.
     """
+    # Words are mostly everywhere or nowhere, and the head says which at little cost.
+    heads = (block[:HEAD_BYTES], block) if len(block) > HEAD_BYTES else (block,)
+    return any(_text(b).str.contains(pattern).item() for b in heads)
+
+
+def _text(block: bytes) -> pl.Series:
     import polars as pl
 
-    # Words are mostly everywhere or nowhere, and text is made of the whole before it is searched.
-    heads = (block[:HEAD_BYTES], block) if len(block) > HEAD_BYTES else (block,)
-    # Latin-1 takes every byte, and leaves ASCII what it is.
-    return any(pl.Series([b.decode("latin-1")]).str.contains(pattern).item() for b in heads)
+    try:
+        return pl.Series([block]).cast(pl.String)
+    except pl.exceptions.PolarsError:
+        # Latin-1 takes every byte, and leaves ASCII what it is; it is slow where there is more.
+        return pl.Series([block.decode("latin-1")])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import nccl_logs
 from tracekit import api
 from tracekit.errors import InputError
 from tracekit.ingest.steplog import words
+from tracekit.ingest.steplog.formats import FORMATS, StepFormat
+from tracekit.ingest.steplog.reader import _matched
 
 Rows = list[dict[str, Any]]
 
@@ -85,6 +89,35 @@ def test_each_program_says_its_step_in_its_own_words(tmp_path: Path, known: str)
     (row,) = steps_of(tmp_path, f"first\n{line}\nlast\n".encode())
     assert {"format": row["format"], "place": row["place"]} == {"format": known, "place": 2}
     assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+QUICK_LINES = {
+    "megatron": (
+        LINES["megatron"][0],
+        LINES["megatron"][0].replace("throughput per GPU (TFLOP/s/GPU): 412.0 | ", ""),
+        LINES["megatron"][0].replace("elapsed time", "consumed tokens: 77 | elapsed time"),
+        LINES["megatron"][0].replace("lm loss: 6.900000E+00 | ", ""),
+    ),
+    "tqdm": (
+        LINES["tqdm"][0],
+        "100%|██████████| 5/5 [00:07<00:00,  1.40s/it]",
+        "Epoch 12:   7%|▋         | 7/100 [123:04:05<01:00, ?it/s]",
+        "loss 50% of 3 | Epoch 1: 8%|▊| 8/100 [01:02<?, 2.00it/s]",
+        "8%|▊| 8/100 [1:2<?, 2.00it/s] 9%|▉| 9/100 [01:02<10:00, 2.00it/s]",
+        "8%|▊| 8/100 [123:45<?, 2.00it/s]",
+        "Zehn %|▊| 8/100 [00:45<?, 2.00it/s]",
+    ),
+}
+
+
+@pytest.mark.parametrize("known", [f for f in FORMATS if f.quick], ids=lambda f: f.name)
+def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
+    lines = QUICK_LINES[known.name]
+    rows = pl.DataFrame({"place": range(len(lines)), "line": lines}).with_row_index()
+    both, slow = (_matched(rows, k) for k in (known, replace(known, quick=None)))
+    assert both.select(sorted(both.columns)).equals(slow.select(sorted(slow.columns)))
+    told = _matched(rows[:1], replace(known, pattern="^(?P<step>never)$"))
+    assert told.height == 1  # the usual form needs no other pattern
 
 
 @pytest.mark.parametrize(

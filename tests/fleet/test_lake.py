@@ -184,18 +184,21 @@ def test_a_lake_that_cannot_be_written_is_no_bug(
     lake: Lake,
     job: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(lake_module, "work_path", lambda _: tmp_path / "file" / "draft")
-    for root in (lake.root, tmp_path / "file" / "lake"):
-        with pytest.raises(SystemExit) as ended:
-            main(["ingest", str(job), "--lake", str(root), "--name", "b"])
-        assert ended.value.code == 2
-        assert f"{root}: cannot be written" in capsys.readouterr().err
-    with pytest.raises(RunWriteError), lake.drop():
-        pass
+    shutil.rmtree(lake.root / "tmp")
+    (lake.root / "tmp").write_text("")
+    try:
+        for root, place in ((lake.root, "tmp"), (tmp_path / "file" / "lake", "")):
+            with pytest.raises(SystemExit) as ended:
+                main(["ingest", str(job), "--lake", str(root), "--name", "b"])
+            assert ended.value.code == 2
+            assert f"{root / place}: cannot be written" in capsys.readouterr().err
+        with pytest.raises(RunWriteError), lake.drop():
+            pass
+    finally:
+        (lake.root / "tmp").unlink()
 
 
 def test_a_run_removed_while_others_are_listed_is_none(

@@ -264,7 +264,7 @@ class Lake:
         """
         runs.sweep_dead_work(self.root)
         folder = work_path(self.root)
-        with store.writing(self.root):
+        with store.writing(folder.parent):
             folder.mkdir(parents=True)
         try:
             yield os.path.abspath(folder)  # noqa: PTH100  # resolves no link
@@ -284,7 +284,7 @@ class Lake:
             return self._add_to(name, paths, reading), False
         runs.sweep_dead_work(self.root)
         draft = work_path(self.root)
-        with store.writing(self.root):
+        with store.writing(draft.parent):
             draft.mkdir(parents=True)
         try:
             runs.ingest(paths, draft, **reading)
@@ -441,7 +441,8 @@ def make_lake(root: str | Path) -> Lake:
             )
         with store.writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            draft = work_path(folder)
+        draft = work_path(folder)
+        with store.writing(draft.parent):
             draft.parent.mkdir(exist_ok=True)
             draft.write_text(new_mark(), encoding="utf-8")
             with contextlib.suppress(FileExistsError):  # somebody else made it just now

@@ -131,14 +131,14 @@ def _listed(
         "name": kind,
         "title": title,
         "texts": texts,
-        "columns": [*columns, ("Rules", ""), ("Last", "")],
+        "columns": [*columns, ("Rules", ""), ("Last", "day")],
         "rows": rows,
     }
     return page(title, known.night, [section])
 
 
 _RUN_COLUMNS = (
-    ("Date", ""),
+    ("Date", "day"),
     ("Run", "name"),
     ("Job", "name"),
     ("Rules", ""),

@@ -105,7 +105,7 @@ def _written(
     pages |= place_pages({kind: store.rows(kind, first, day) for kind, _, _ in KINDS}, known)
     pages["runs.html"] = _runs(jobs, known)
     pages["index.html"] = _index(
-        store.rows("budget", first, day), jobs, changes, known, _named(night, pages)
+        store.rows("budget", first, day), jobs, changes, known, _named(night, pages, made)
     )
     own = {*pages, *made.pages.values()}
     _mark(folder, earlier.pages | own, made.made)
@@ -141,8 +141,8 @@ def _earlier(folder: Path) -> _Earlier:
     return _Earlier(frozenset(own), reports)
 
 
-def _named(night: Night, pages: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Pages of what the night names, and what they are called."""
+def _named(night: Night, pages: Mapping[str, str], reports: Reports) -> list[tuple[str, str]]:
+    """Pages of what the night names, and the reports that show it, with what they are called."""
     families = [f for r in night.regressions for f in r.families[: summary.SHOWN_FAMILIES]]
     named = [
         (page_name("family", f.family), f"Job {safe(f.job_name or f.family)}") for f in families
@@ -151,7 +151,11 @@ def _named(night: Night, pages: Mapping[str, str]) -> list[tuple[str, str]]:
         (page_name(o.kind, o.name), f"{summary.NOUNS[o.kind]} {safe(o.name)}")
         for o in night.offenders
     ]
-    return [(name, text) for name, text in named if name in pages]
+    shown = [one.run for one in summary.told(night) if one.run in reports.pages]
+    return [
+        *((name, text) for name, text in named if name in pages),
+        *((reports.pages[run], f"Report of {safe(run)}") for run in shown if run is not None),
+    ]
 
 
 def _index(
@@ -207,7 +211,7 @@ def _index(
             {
                 "name": "families",
                 "title": "Families of jobs",
-                "columns": [*columns, ("Slower", ""), ("Last run", "")],
+                "columns": [*columns, ("Slower", ""), ("Last run", "day")],
                 "rows": rows,
             },
         ],
@@ -269,7 +273,7 @@ def _runs(jobs: Sequence[Row], known: Known) -> str:
     texts = [f"And {left:,} earlier ones."] if left > 0 else []
     if known.reports.pages:
         texts.append("A run whose name is a link has its report here.")
-    columns = [("Date", ""), ("Run", "name"), ("Job", "name"), ("Ranks", "n"), ("Step", "n")]
+    columns = [("Date", "day"), ("Run", "name"), ("Job", "name"), ("Ranks", "n"), ("Step", "n")]
     section = {
         "name": "runs",
         "title": "Runs",
@@ -298,7 +302,7 @@ def _families(jobs: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 _RUN_COLUMNS = (
-    ("Date", ""),
+    ("Date", "day"),
     ("Run", "name"),
     ("Step", "n"),
     ("Framework", ""),

@@ -49,7 +49,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class Told:
     """A sentence or two of a night, and the run that shows it best."""
 
     is_new: bool
@@ -57,14 +57,14 @@ class _Told:
     run: str | None
 
 
-def _told(night: Night) -> list[_Told]:
+def told(night: Night) -> list[Told]:
     """What got slower and who stands out, what is new first."""
     slower = [
-        _Told(r.is_new, _regression(r), next((n for f in r.families for n in f.runs), None))
+        Told(r.is_new, _regression(r), next((n for f in r.families for n in f.runs), None))
         for r in _sorted(night)
     ]
     offending = [
-        _Told(o.is_new, offender_sentence(o), o.runs[-1] if o.runs else None)
+        Told(o.is_new, offender_sentence(o), o.runs[-1] if o.runs else None)
         for o in sorted(night.offenders, key=lambda o: not o.is_new)
     ]
     return slower + offending
@@ -76,17 +76,17 @@ _NOTHING = "Nothing got slower, and no host, GPU or port stands out."
 def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
     """For a mail: what is new first, nothing that takes a second look to find."""
     parts = [_head(night)]
-    told = _told(night)
-    for one in told:
+    said = told(night)
+    for one in said:
         parts.append(f"{'NEW' if one.is_new else 'STANDING':<10}{one.text}")
         if links is not None and one.run is not None:
             report = links.report(one.run) or _no_page(links, one.run)
             parts.append(f"{'':<10}Report of {safe(one.run)}: {report}")
-    if not told:
+    if not said:
         parts.append(_NOTHING)
     parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
     parts += [f"{'DATA':<10}{line}" for line in data_lines(night)]
-    runs = [one.run for one in told if one.run is not None]
+    runs = [one.run for one in said if one.run is not None]
     if links is not None:
         parts.append(f"{'MORE':<10}{links.index}")
     elif runs:
@@ -103,8 +103,8 @@ def _no_page(links: Links, run: str) -> str:
 def to_markdown(night: Night, links: Links | None = None) -> str:
     """The same for a chat."""
     lines = [f"### {_head(night)}", ""]
-    told = _told(night)
-    for one in told:
+    said = told(night)
+    for one in said:
         line = f"- **{'new' if one.is_new else 'standing'}** {escaped(one.text)}"
         if links is not None and one.run is not None:
             page = links.report(one.run)
@@ -112,7 +112,7 @@ def to_markdown(night: Night, links: Links | None = None) -> str:
             missing = escaped(_no_page(links, one.run))
             line += f" Report of {f'[{name}](<{page}>)' if page else f'{name}: {missing}'}."
         lines.append(line)
-    if not told:
+    if not said:
         lines.append(_NOTHING)
     lines += [f"- lost: {escaped(line)}" for line in _losses(night)]
     lines += [f"- data: {escaped(line)}" for line in data_lines(night)]
@@ -138,8 +138,8 @@ def to_json(night: Night, links: Links | None = None) -> str:
 
 def sentences(night: Night) -> list[str]:
     """What got slower and who stands out, a sentence or two each; or that nothing does."""
-    told = [f"{'New' if one.is_new else 'Standing'}: {one.text}" for one in _told(night)]
-    return told or [_NOTHING]
+    said = [f"{'New' if one.is_new else 'Standing'}: {one.text}" for one in told(night)]
+    return said or [_NOTHING]
 
 
 def family_sentence(change: FamilyChange) -> str:

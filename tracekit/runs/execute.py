@@ -362,7 +362,8 @@ def sweep_dead_work(run: Path) -> None:
     folder = run / "tmp"
     if folder.is_symlink():
         return
-    with contextlib.suppress(FileNotFoundError):
+    # What is no folder, the work that is to begin there will name.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for entry in folder.iterdir():
             name = _WORK.fullmatch(entry.name)
             if name is None or name["host"] != host or not is_dead(int(name["pid"])):

@@ -51,10 +51,8 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     if len(head) <= 64 and (recognition := _sniff_sysfs(head, name)):
         return recognition
     start = head.lstrip()[:1]
-    if start == b"[":
-        if _RDMA_JSON.match(head):
-            return Recognition(KIND, "counters of rdma statistic (JSON)", KIND)
-        return None
+    if start == b"[" and _RDMA_JSON.match(head):
+        return Recognition(KIND, "counters of rdma statistic (JSON)", KIND)
     if start == b"{":
         return None
     if head.startswith(b"Pause parameters for "):
@@ -99,7 +97,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         if len(head) <= 64 and _sniff_sysfs(head, source.name):
             parser.sysfs_file(source.path, head.decode("utf-8", "replace").strip())
             stream.read()
-        elif head.lstrip()[:1] == b"[":
+        elif head.lstrip()[:1] == b"[" and _RDMA_JSON.match(head):
             parser.rdma_documents(documents(stream))
         else:
             for line in lines(stream):

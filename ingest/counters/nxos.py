@@ -91,7 +91,7 @@ _NAMES = {
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise the tables by their headers."""
-    if head.lstrip()[:1] in (b"{", b"[") or b"Port" not in head or not _TEXT.search(head):
+    if head.lstrip()[:1] == b"{" or b"Port" not in head or not _TEXT.search(head):
         return None
     return Recognition(KIND, "interface counters as a switch prints them (NX-OS, EOS)", KIND)
 

@@ -10,10 +10,12 @@ from tracekit.ingest.lines import Line
 
 _DASHES = re.compile(r" *-{2,}(?: +-{2,})* *")
 _PROMPT = re.compile(
-    r"(?:[\w.-]{1,64}@)?([A-Za-z][\w.-]{0,63})(?:\([\w-]{1,40}\))?(?::[^$#>]{0,80})?[$#>] ?"
+    r"(?:(?:[\w.-]{1,64}@)?([A-Za-z][\w.-]{0,63})(?:\([\w-]{1,40}\))?(?::[^$#>]{0,80})?[$#>] ?"
+    r"|\[(?:[\w.-]{1,64}@)?([A-Za-z][\w.-]{0,63}) [^\]$#>]{1,80}\][$#>] ?|[$#] )"
     r"((?:sudo )?(?:show|pfcstat|portstat|queuestat|watermarkstat|pfcwd|dropstat|sonic-clear"
     r"|ethtool|rdma|ip|tc|perfquery|ibqueryerrors|cat|date|redis-dump|sonic-db-dump|nv|gnmic)\b.{0,300})"
 )
+"""A shell's (``gpu-01:~$``, ``[root@gpu-01 ~]#``, a bare ``$``) or a switch's (``leaf1#show``)."""
 
 
 class Text(NamedTuple):
@@ -44,10 +46,10 @@ class Ragged(NamedTuple):
     text: str
 
 
-def prompt(text: str) -> tuple[str, str] | None:
-    """The machine and the command of a line that a user typed (or a log of one); else None."""
+def prompt(text: str) -> tuple[str | None, str] | None:
+    """The machine, where it is said, and the command of a line that a user typed; else None."""
     typed = _PROMPT.match(text.strip())
-    return (typed[1], typed[2]) if typed else None
+    return (typed[1] or typed[2], typed[3]) if typed else None
 
 
 def blocks(lines: Iterable[Line]) -> Iterator[Text | Header | Row | Ragged]:

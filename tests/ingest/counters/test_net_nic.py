@@ -265,3 +265,21 @@ def test_recorded_tree_gives_every_counter_of_its_port() -> None:
 def test_only_what_looks_like_a_machine_is_one(path: str, node: str | None) -> None:
     found = node_of_path(path)
     assert (found or "").split(".")[0] == (node or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "node"),
+    [
+        ("gpu-07:~$ ethtool -S eth5", "gpu-07"),
+        ("ops@gpu-07:/var/log$ sudo ethtool -S eth5", "gpu-07"),
+        ("[root@gpu-07 ~]# ethtool -S eth5", "gpu-07"),
+        ("$ ethtool -S eth5", None),
+        ("# ethtool -S eth5", None),
+    ],
+)
+def test_what_was_typed_names_the_machine_and_the_port(line: str, node: str | None) -> None:
+    sink = ingest(f"{line}\nNIC statistics:\n     rx_packets: 42\n", "nic", "stats.txt")
+    assert [(r["node"], r["port"], r["counted"]) for r in sink.rows("net_sample")] == [
+        (node, "eth5", 42)
+    ]
+    assert sink.facts["status"] == "ok"

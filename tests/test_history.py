@@ -10,6 +10,8 @@ import pytest
 from logged_rules import asked, episode_of
 from source_tables import database
 
+from tracekit.catalog import find
+from tracekit.derive.episodes import MIN_OUTLIER_STEPS
 from tracekit.derive.history import history
 
 Row = dict[str, Any]
@@ -424,3 +426,8 @@ def test_three_healthy_days_tell_their_checkpoints_alone() -> None:
         1000,
         250,
     )
+
+
+def test_a_line_that_stands_out_does_so_for_the_curve_and_for_episodes() -> None:
+    known = {p.name: p.default for p in find("job_step_curve").params}
+    assert known["outlier_steps"] == MIN_OUTLIER_STEPS

@@ -35,25 +35,6 @@ MIN_SLOW_RATIO = 0.05
 one: the least that slow_steps calls slow."""
 
 
-def diagnose(
-    answers: Answers,
-    job: JobFacts | None = None,
-    inputs: Sequence[InputFile] | None = None,
-    config: DiagnoseConfig | None = None,
-    filled: Collection[str] | None = None,
-    description: JobDescription | None = None,
-) -> Report:
-    """Diagnose the run that is asked.
-
-    ``job`` and ``inputs`` default to what the run's own tables say; give ``job`` to add what a
-    job.toml knows (``dataclasses.replace(job_facts(answers), world_size=64)``). Rows of other
-    attempts than ``job.attempt`` are left out. ``filled`` names the tables that have rows, so that
-    queries which can find nothing are not planned; None: ask them all. ``description`` is what the
-    user says of the job.
-    """
-    return diagnosed(answers, job, inputs, config, filled, description)[1]
-
-
 def diagnosed(
     answers: Answers,
     job: JobFacts | None = None,
@@ -62,7 +43,14 @@ def diagnosed(
     filled: Collection[str] | None = None,
     description: JobDescription | None = None,
 ) -> tuple[Facts, Report]:
-    """As ``diagnose``, with the facts that the report was made of."""
+    """The report of the run that is asked, and the facts that it was made of.
+
+    ``job`` and ``inputs`` default to what the run's own tables say; give ``job`` to add what a
+    job.toml knows (``dataclasses.replace(job_facts(answers), world_size=64)``). Rows of other
+    attempts than ``job.attempt`` are left out. ``filled`` names the tables that have rows, so that
+    queries which can find nothing are not planned; None: ask them all. ``description`` is what the
+    user says of the job.
+    """
     job = job if job is not None else job_facts(answers)
     inputs = inputs if inputs is not None else input_files(answers)
     config = config or DiagnoseConfig()

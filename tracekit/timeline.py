@@ -11,7 +11,6 @@ Rows come in order, track by track, and leave at once: memory does not grow with
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from tracekit.errors import UsageError
+from tracekit.drafts import replacing
 from tracekit.wording import plural, ranges, runs, safe
 
 Row = Mapping[str, Any]
@@ -436,7 +435,7 @@ def write(
     """
     by_rank = {line.rank: line for line in ranks}
     written = Written(path, ranks=tuple(sorted(by_rank)), cuts=tuple(cuts))
-    with _replacing(path) as stream:
+    with _stream_into(path) as stream:
         writer = _Writer(stream, by_rank, written)
         _write_findings(writer, marks, origin_ns, written)
         for rank, line in sorted(by_rank.items()):
@@ -530,25 +529,15 @@ def _lanes(writer: _Writer, row: Row) -> Lanes:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream into a neighbour of the file, which takes its place when all went well."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with draft.open("wb") as raw:
-            if path.suffix == ".gz":
-                from isal import igzip
+def _stream_into(path: Path) -> Iterator[IO[bytes]]:
+    """A stream into the file, which is packed where its name says so."""
+    with replacing(path) as draft, draft.open("wb") as raw:
+        if path.suffix == ".gz":
+            from isal import igzip
 
-                # No name and no time in the header: the same timeline is the same bytes.
-                packed: Any = igzip.IGzipFile("", "wb", 2, raw, 0)  # type: ignore[no-untyped-call]
-                with packed:
-                    yield packed
-            else:
-                yield raw
-        draft.replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written ({error.strerror or type(error).__name__})",
-            hint="-o names a file in a folder that exists",
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)
+            # No name and no time in the header: the same timeline is the same bytes.
+            packed: Any = igzip.IGzipFile("", "wb", 2, raw, 0)  # type: ignore[no-untyped-call]
+            with packed:
+                yield packed
+        else:
+            yield raw

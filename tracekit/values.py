@@ -24,6 +24,10 @@ when a duration or a clock's offset is added."""
 EPOCH_S = 946_684_800, 4_102_444_800
 """2000 and 2100 in seconds since the epoch: a number between them, in some unit, is a moment."""
 
+MAX_PRINTED = 10**40
+"""No number that a file prints is as large, whether as a text or as a number: no float holds the
+largest, nor what they are in a smaller unit."""
+
 MAX_RANKS = 1 << 20
 """Ranks of a job that are believed. The largest clusters have some 100,000 GPUs; a header that
 states more is damage, and what is as long as the job has ranks would take all memory."""

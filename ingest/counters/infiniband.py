@@ -6,7 +6,6 @@ import csv
 import re
 from collections.abc import Callable, Iterable
 
-from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.net_samples import (
@@ -17,8 +16,8 @@ from tracekit.ingest.counters.net_samples import (
     write_links,
 )
 from tracekit.ingest.counters.printed_tables import prompt
-from tracekit.ingest.counters.status import Reading
-from tracekit.ingest.lines import Line, lines, shape
+from tracekit.ingest.counters.status import Reading, by_lines
+from tracekit.ingest.lines import Line, shape
 
 KIND = "infiniband"
 
@@ -54,15 +53,15 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the counters into net_sample; full ones into log_event; cables into link."""
-    with source.open() as stream:
-        reading = Reading(sink, stream, "infiniband-diags", "line")
-        parser = _Parser(sink, NetSamples(sink, source), reading, source.name)
-        for line in lines(stream):
-            parser.line(line)
+    with by_lines(
+        source,
+        sink,
+        lambda reading: _Parser(sink, NetSamples(sink, source), reading, source.name),
+        "infiniband-diags",
+    ) as (parser, _):
         parser.finish()
         write_events(sink, parser.events)
         write_links(sink, parser.links)
-        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.samples import count_other_metrics
-from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.status import Reading, by_lines
 from tracekit.ingest.counters.storage_samples import StorageSamples
 from tracekit.ingest.counters.storage_words import STORAGE
-from tracekit.ingest.lines import Line, lines, shape
+from tracekit.ingest.lines import Line, shape
 
 KIND = "lustre_jobs"
 
@@ -62,17 +61,15 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the counts into storage_sample."""
-    with source.open() as stream:
-        reading = Reading(sink, stream, None, "line")
-        parser = _Parser(StorageSamples(sink, source), reading)
-        for line in lines(stream):
-            parser.line(line)
+    with by_lines(source, sink, lambda reading: _Parser(StorageSamples(sink, source), reading)) as (
+        parser,
+        reading,
+    ):
         parser.end_job()
         if reading.good_count:
             reading.from_documentation("job_stats of Lustre's servers")
         if parser.others_count:
             count_other_metrics(sink, parser.others_count)
-        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

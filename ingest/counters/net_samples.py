@@ -12,7 +12,7 @@ from tracekit.ingest.counters.names import node_of_path
 from tracekit.ingest.counters.samples import Samples, count_local_time
 from tracekit.ingest.counters.vocabulary import Meaning, direction_of
 from tracekit.ingest.lines import shape
-from tracekit.values import TIME_LIMIT_NS
+from tracekit.values import MAX_PRINTED, TIME_LIMIT_NS
 
 COUNTED_MAX = 2**64 - 1
 PORT_MAX_LENGTH = 200
@@ -28,15 +28,11 @@ def is_missing(text: str) -> bool:
     return text.strip().lower() in _MISSING
 
 
-MOST = 10**40
-"""No number has as many digits, whether as a text or as a number: no float holds the largest."""
-
-
 def integer(value: object) -> int | None:
     """A whole number as printed: thousands commas, a text or a number; None for all else."""
     kind = type(value)
     if kind is int:
-        return value if -MOST < value < MOST else None  # type: ignore[operator, return-value]
+        return value if -MAX_PRINTED < value < MAX_PRINTED else None  # type: ignore[operator, return-value]
     if kind is float:
         return int(value) if value.is_integer() else None  # type: ignore[attr-defined, call-overload]
     if not isinstance(value, str):
@@ -44,7 +40,7 @@ def integer(value: object) -> int | None:
     if len(value) < 30 and value.isdecimal() and value.isascii():
         return int(value)
     text = value.strip()
-    if len(text) > 40:  # as MOST
+    if len(text) > 40:  # as MAX_PRINTED
         return None
     if _INTEGER.fullmatch(text):
         return int(text.replace(",", ""))

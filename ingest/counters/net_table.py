@@ -14,13 +14,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from tracekit.errors import InputError
-from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
 from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning
 from tracekit.ingest.counters.samples import count_other_metrics
-from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.status import Reading, by_lines
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
@@ -36,7 +35,7 @@ from tracekit.ingest.counters.table import (
 )
 from tracekit.ingest.counters.units import SIZES
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import Line, lines, shape
+from tracekit.ingest.lines import Line, shape
 
 KIND = "net_csv"
 
@@ -88,12 +87,10 @@ def recognise(source: SourceFile, head: bytes) -> Recognition:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Every number into net_sample."""
-    with source.open() as stream:
-        reading = Reading(sink, stream, None, "line")
-        table = _Table(source, sink, NetSamples(sink, source), reading)
-        for line in lines(stream):
-            table.line(line)
-        reading.finish(table.samples, streams.stream_problem(stream))
+    with by_lines(
+        source, sink, lambda reading: _Table(source, sink, NetSamples(sink, source), reading)
+    ):
+        pass
 
 
 def _by_header(name: str) -> Counter | None:

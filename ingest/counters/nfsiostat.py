@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 
-from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.status import Reading, by_lines
 from tracekit.ingest.counters.storage_samples import StorageSamples
 from tracekit.ingest.counters.storage_words import STORAGE
-from tracekit.ingest.lines import Line, lines, shape
+from tracekit.ingest.lines import Line, shape
 
 KIND = "nfsiostat"
 
@@ -41,14 +40,12 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the numbers into storage_sample."""
-    with source.open() as stream:
-        reading = Reading(sink, stream, None, "line")
-        parser = _Parser(StorageSamples(sink, source), reading)
-        for line in lines(stream):
-            parser.line(line)
+    with by_lines(source, sink, lambda reading: _Parser(StorageSamples(sink, source), reading)) as (
+        parser,
+        reading,
+    ):
         if not parser.samples.rows_count and parser.is_any:
             reading.answer = "it has no two reports with a line of time before each"
-        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
-from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.printed_tables import prompt
-from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.status import Reading, by_lines
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import Line, lines, shape
+from tracekit.ingest.lines import Line, shape
 
 KIND = "nxos"
 
@@ -98,12 +97,10 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the tables into net_sample."""
-    with source.open() as stream:
-        reading = Reading(sink, stream, "Cisco NX-OS", "line")
-        parser = _Parser(NetSamples(sink, source), reading)
-        for line in lines(stream):
-            parser.line(line)
-        reading.finish(parser.samples, streams.stream_problem(stream))
+    with by_lines(
+        source, sink, lambda reading: _Parser(NetSamples(sink, source), reading), "Cisco NX-OS"
+    ):
+        pass
 
 
 class _Parser:

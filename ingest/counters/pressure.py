@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 
-from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.host_words import HOST
 from tracekit.ingest.counters.samples import count_other_metrics
-from tracekit.ingest.counters.status import Reading
-from tracekit.ingest.lines import Line, lines, shape
+from tracekit.ingest.counters.status import Reading, by_lines
+from tracekit.ingest.lines import Line, shape
 
 KIND = "pressure"
 
@@ -70,14 +69,11 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the counts into host_sample."""
-    with source.open() as stream:
-        reading = Reading(sink, stream, None, "line")
-        parser = _Parser(HostSamples(sink, source), reading, source.name)
-        for line in lines(stream):
-            parser.line(line)
+    with by_lines(
+        source, sink, lambda reading: _Parser(HostSamples(sink, source), reading, source.name)
+    ) as (parser, _):
         if parser.others_count:
             count_other_metrics(sink, parser.others_count)
-        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

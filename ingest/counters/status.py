@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
-from tracekit.ingest.base import Sink
+from tracekit.ingest import streams
+from tracekit.ingest.base import Sink, SourceFile
 from tracekit.ingest.counters.documents import Document, documents
+from tracekit.ingest.lines import Line, lines
 from tracekit.wording import plural
 
 if TYPE_CHECKING:
@@ -93,3 +96,34 @@ class Reading:
             self._sink.fact(reason=reason)
         if self._producer:
             self._sink.fact(producer=self._producer)
+
+
+class LineParser(Protocol):
+    """What a format makes of the lines of a file."""
+
+    @property
+    def samples(self) -> NetSamples:
+        """Where they go."""
+
+    def line(self, line: Line) -> None:
+        """Take the next line."""
+
+
+ParserT = TypeVar("ParserT", bound=LineParser)
+
+
+@contextmanager
+def by_lines(
+    source: SourceFile,
+    sink: Sink,
+    made: Callable[[Reading], ParserT],
+    producer: str | None = None,
+) -> Iterator[tuple[ParserT, Reading]]:
+    """The file's parser with all lines taken; at the end the facts of the source are set."""
+    with source.open() as stream:
+        reading = Reading(sink, stream, producer, "line")
+        parser = made(reading)
+        for line in lines(stream):
+            parser.line(line)
+        yield parser, reading
+        reading.finish(parser.samples, streams.stream_problem(stream))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 
-from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.samples import count_other_metrics
-from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.status import Reading, by_lines
 from tracekit.ingest.counters.storage_samples import StorageSamples
 from tracekit.ingest.counters.storage_words import STORAGE
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import Line, lines, shape
+from tracekit.ingest.lines import Line, shape
 
 KIND = "storage"
 
@@ -91,11 +90,10 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the counts into storage_sample."""
-    with source.open() as stream:
-        reading = Reading(sink, stream, None, "line")
-        parser = _Parser(StorageSamples(sink, source), reading)
-        for line in lines(stream):
-            parser.line(line)
+    with by_lines(source, sink, lambda reading: _Parser(StorageSamples(sink, source), reading)) as (
+        parser,
+        _,
+    ):
         parser.finish()
         if parser.others_count:
             count_other_metrics(sink, parser.others_count)
@@ -106,7 +104,6 @@ def read(source: SourceFile, sink: Sink) -> None:
                 severity="info",
                 doc="Numbers of disks that were never used, all of them zero: not kept.",
             )
-        reading.finish(parser.samples, streams.stream_problem(stream))
 
 
 class _Parser:

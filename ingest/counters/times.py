@@ -6,11 +6,10 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 
 from tracekit.ingest.base import SourceFile
+from tracekit.values import EPOCH_S
 
-EARLIEST_NS = 946_684_800 * 10**9
-"""2000-01-01: no number below it is taken for a time of day."""
-LATEST_NS = 4_102_444_800 * 10**9
-"""2100-01-01."""
+EARLIEST_NS, LATEST_NS = (s * 10**9 for s in EPOCH_S)
+"""No number outside is taken for a time of day."""
 
 _EPOCH = re.compile(r"(\d{9,19})(?:\.(\d{1,12}))?")
 _ISO = re.compile(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tracekit.ingest.base import Sink
 from tracekit.ingest.nccl.lines import without_launcher
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of
+from tracekit.values import MAX_PRINTED
 
 COLUMNS = (
     "place", "benchmark", "ranks_count", "message_bytes", "elements_count", "dtype", "reduction",
@@ -344,14 +345,9 @@ def _are_cells(words: list[bytes], section: Section) -> bool:
     return all(_NUMBER.fullmatch(w) for w in words)
 
 
-_LARGEST = 1e300
-"""Of a printed number."""
-
-
 def _scaled(text: bytes | None, factor: int) -> int | None:
     value = _float(text)
-    # 1e308 us is no time, and no float holds it in ns.
-    return None if value is None or abs(value) > _LARGEST else round(value * factor)
+    return None if value is None or abs(value) > MAX_PRINTED else round(value * factor)
 
 
 def _rate(text: bytes | None) -> float | None:

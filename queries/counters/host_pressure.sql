@@ -37,22 +37,15 @@
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
     spans AS (
-        FROM host_waits(EXISTS (SELECT 1 FROM run))
+        SELECT waits AS key, start_ns, end_ns
+        FROM host_waits(EXISTS (SELECT 1 FROM run)) AS waits
     ),
     placed AS (
-        SELECT
-            attempt, spans.*,
-            (
-                least(spans.end_ns, coalesce(windows.end_ns, spans.end_ns))
-                - greatest(spans.start_ns, coalesce(windows.start_ns, spans.start_ns))
-            ) AS inside_ns
-        FROM spans
-        JOIN attempt_windows() AS windows
-            ON windows.start_ns IS NULL
-            OR (spans.start_ns < windows.end_ns AND spans.end_ns > windows.start_ns)
+        SELECT attempt, key.*, inside_ns
+        FROM readings_in_attempts('spans')
     ),
     waited AS (
-        SELECT spans AS key, start_ns, end_ns FROM spans WHERE some_amount IS NOT NULL
+        FROM spans WHERE key.some_amount IS NOT NULL
     ),
     of_steps AS (
         SELECT

@@ -30,23 +30,12 @@
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
-    spans AS (
-        FROM storage_waits()
+    requests AS (
+        SELECT waits AS key, start_ns, end_ns FROM storage_waits() AS waits
     ),
     placed AS (
-        SELECT
-            attempt, spans.*,
-            (
-                least(spans.end_ns, coalesce(windows.end_ns, spans.end_ns))
-                - greatest(spans.start_ns, coalesce(windows.start_ns, spans.start_ns))
-            ) / (spans.end_ns - spans.start_ns) AS inside_ratio
-        FROM spans
-        JOIN attempt_windows() AS windows
-            ON windows.start_ns IS NULL
-            OR (spans.start_ns < windows.end_ns AND spans.end_ns > windows.start_ns)
-    ),
-    requests AS (
-        SELECT spans AS key, start_ns, end_ns FROM spans
+        SELECT attempt, key.*, inside_ns / (key.end_ns - key.start_ns) AS inside_ratio
+        FROM readings_in_attempts('requests')
     ),
     of_steps AS (
         SELECT

@@ -7,6 +7,8 @@
 -- needs: logged_step
 -- grain: stretch
 -- param: stretches BIGINT = 600 : How many at most.
+-- param: outlier_steps DOUBLE = 0.5 : Median steps that a line takes more where something lies
+--     between its steps.
 -- column: stretch BIGINT : From 0, in the order of the logs.
 -- column: start_number INTEGER : Start of the training loop, from 1; of the first line of it.
 -- column: first_step BIGINT : Step of its first line.
@@ -20,8 +22,8 @@
 -- column: steps_count BIGINT : Steps that its lines stand for.
 -- column: step_ns DOUBLE : Mean of a step without what lies between steps.
 -- column: between_ns DOUBLE : Mean, a step, of what lies between (saves, evaluations, stalls): by
---     the clock beyond what the log states, and of lines that take half as long again as the
---     median what is beyond it. Whole seconds of a clock cancel out over a stretch.
+--     the clock beyond what the log states, and of lines that take outlier_steps more
+--     than the median what is beyond it. Whole seconds of a clock cancel out over a stretch.
 WITH
     timed AS (
         SELECT
@@ -56,7 +58,7 @@ WITH
         SELECT
             *,
             quantile_cont(dur_ns, 0.5) OVER (PARTITION BY stretch) AS usual_ns,
-            1.5 * usual_ns + slack_ns / nullif(steps_count, 0) AS most_ns,
+            (1 + $outlier_steps) * usual_ns + slack_ns / nullif(steps_count, 0) AS most_ns,
             if(dur_ns > most_ns, usual_ns, dur_ns) AS step_ns
         FROM placed
     )

@@ -11,6 +11,23 @@ UNION ALL
 SELECT NULL, NULL, NULL
 WHERE NOT EXISTS (SELECT 1 FROM run);
 
+-- readings_in_attempts: What of the time between two readings lies in which attempt of the job.
+--
+-- param: rows_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Times between readings, and
+--     what is told of each.
+-- reads: run
+-- columns: key ANY, attempt INTEGER, inside_ns BIGINT
+CREATE OR REPLACE MACRO readings_in_attempts(rows_name) AS TABLE
+SELECT
+    spans.key,
+    windows.attempt,
+    least(spans.end_ns, coalesce(windows.end_ns, spans.end_ns))
+    - greatest(spans.start_ns, coalesce(windows.start_ns, spans.start_ns)) AS inside_ns
+FROM query_table(rows_name) AS spans
+JOIN attempt_windows() AS windows
+    ON windows.start_ns IS NULL
+    OR (spans.start_ns < windows.end_ns AND spans.end_ns > windows.start_ns);
+
 -- readings_in_steps: What of the time between two readings lies in which step of the job.
 --
 -- What a reading tells is spread evenly over the time since the one before. A step lasts from its

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.simulate.catalogue import BY_NAME, FAULTS, PAIRS, Fault
+from tracekit.simulate.catalogue import BY_NAME, FAULTS, Fault
+
+PAIRS: tuple[tuple[str, str], ...] = (
+    ("slow-gpu", "dataloader-stall"),
+    ("slow-gpu", "checkpoint-stall"),
+    ("dataloader-stall", "gc-pause"),
+    ("gc-pause", "checkpoint-stall"),
+    ("stage-imbalance", "dataloader-stall"),
+    ("slow-gpu", "sequence-imbalance"),
+)
+"""Pairs of faults that the bench joins in one job."""
 
 TUNING_SEEDS = range(1_000, 1_100)
 REPORTING_SEEDS = range(7_000, 7_100)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from accuracy.suite import PAIRS
 from soaks import soak
-from tracekit.simulate import PAIRS, Request, prepare
+from tracekit.simulate import Request, prepare
 from tracekit.simulate.catalogue import BY_NAME, FAULTS, Fault
 from tracekit.simulate.health import Health
 from tracekit.simulate.job import Job

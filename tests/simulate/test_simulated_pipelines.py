@@ -10,15 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.simulate.builder import COMPUTE, StepBuilder
-from tracekit.simulate.engine import NO_HOST_COST
-from tracekit.simulate.hardware import GPUS, NO_LATENCY, Topology
+from tracekit.simulate.engine import HostModel
+from tracekit.simulate.hardware import GPUS, Latency, Topology
 from tracekit.simulate.job import Job, Plan
 from tracekit.simulate.layout import Layout
 from tracekit.simulate.model import ModelShape
-from tracekit.simulate.noise import QUIET
+from tracekit.simulate.noise import NoiseModel
 from tracekit.simulate.program import KERNEL, Kernel, Program
 from tracekit.simulate.schedules import SCHEDULES
 
+NO_HOST_COST = HostModel(0.0, 0.0, 0, 0, 0.0)
+NO_LATENCY = Latency(0.0, 0.0, 0.0)
+QUIET = NoiseModel(0.0, 0.0, 0.0, 0.0, 0.0, is_exit_spread=False)
 UNIT = 8_000
 """Nanoseconds of one forward; divisible by every number of chunks here."""
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.cli.options import TableFormat
 from tracekit.cli.state import STATE, note, to_stdout
+from tracekit.drafts import replacing
 from tracekit.errors import UsageError
 from tracekit.wording import cut, safe
 
@@ -40,42 +38,16 @@ def write_text(text: str, path: Path | None) -> None:
         with to_stdout() as stream:
             stream.write(text)
         return
-    with _replacing(path) as draft:
+    with replacing(path) as draft:
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     note(f"wrote {path}")
 
 
 def write_bytes(data: bytes, path: Path) -> None:
     """Bytes whole to a file."""
-    with _replacing(path) as draft:
+    with replacing(path) as draft:
         draft.write_bytes(data)
     note(f"wrote {path}")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A neighbour of the file to write to, which takes its place once it is whole.
-
-    A link stays, and what it leads to is replaced; a pipe or device is written to itself.
-    """
-    whole = path.resolve()
-    draft = whole.with_name(f".{whole.name}.{os.getpid()}.part")
-    if whole.exists() and not whole.is_file():
-        draft = whole
-    try:
-        yield draft
-        if draft != whole:
-            if whole.exists():
-                shutil.copymode(whole, draft)
-            draft.replace(whole)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written ({error.strerror or type(error).__name__})",
-            hint="-o names a file in a folder that exists",
-        ) from None
-    finally:
-        if draft != whole:
-            draft.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +85,7 @@ def _write_parquet(rows: pa.Table, path: Path | None) -> None:
         with to_stdout() as stream:
             pq.write_table(rows, stream.buffer)
         return
-    with _replacing(path) as draft:
+    with replacing(path) as draft:
         pq.write_table(rows, draft)
     note(f"wrote {path}")
 

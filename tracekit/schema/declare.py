@@ -116,7 +116,7 @@ def moment(name: str, doc: str) -> Column:
 
 def origin(name: str, what: str) -> Column:
     """The column that says where what was inferred came from."""
-    return Column(name, "VARCHAR", f"Where {what} came from: one of IDENTITY_SOURCES.")
+    return Column(name, "VARCHAR", f"Where {what} came from: {', '.join(IDENTITY_SOURCES)}.")
 
 
 SOURCE_ID = col("source_id", "INTEGER", "The file (or archive member) of this row; see source.")

@@ -5,11 +5,9 @@ The judge of everything else: nothing here knows of clocks' alignment, derivatio
 
 from __future__ import annotations
 
-from tracekit.simulate.catalogue import PAIRS
 from tracekit.simulate.scenario import Request, Scenario, prepare, what_it_takes, write
 
 __all__ = [
-    "PAIRS",
     "Request",
     "Scenario",
     "prepare",

@@ -226,13 +226,3 @@ DECOYS: tuple[Decoy, ...] = (
 BY_NAME = {f.name: f for f in FAULTS}
 DECOYS_BY_NAME = {d.name: d for d in DECOYS}
 HEALTHY = ("none", "healthy")
-
-PAIRS: tuple[tuple[str, str], ...] = (
-    ("slow-gpu", "dataloader-stall"),
-    ("slow-gpu", "checkpoint-stall"),
-    ("dataloader-stall", "gc-pause"),
-    ("gc-pause", "checkpoint-stall"),
-    ("stage-imbalance", "dataloader-stall"),
-    ("slow-gpu", "sequence-imbalance"),
-)
-"""Pairs that the accuracy bench joins in one job."""

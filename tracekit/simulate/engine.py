@@ -45,7 +45,6 @@ class HostModel:
 
 
 ORDINARY_HOST = HostModel()
-NO_HOST_COST = HostModel(0.0, 0.0, 0, 0, 0.0)
 
 
 @dataclass

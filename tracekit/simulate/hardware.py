@@ -41,9 +41,6 @@ class Latency:
     network_hop_ns: float = 5_000.0
 
 
-NO_LATENCY = Latency(0.0, 0.0, 0.0)
-
-
 @dataclass(frozen=True)
 class Topology:
     """Ranks on hosts, hosts under leaf switches, leaves under spines.

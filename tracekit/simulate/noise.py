@@ -33,7 +33,6 @@ class NoiseModel:
 
 
 REALISTIC = NoiseModel()
-QUIET = NoiseModel(0.0, 0.0, 0.0, 0.0, 0.0, is_exit_spread=False)
 
 
 def generator(seed: int, *purpose: object) -> np.random.Generator:

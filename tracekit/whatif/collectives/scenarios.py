@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import UsageError
 from tracekit.whatif.calls import (
     OF_RANKS,
     Places,
     Scenarios,
     change_transfers,
-    refused_because,
     step_s,
     step_times,
 )
@@ -29,9 +27,10 @@ from tracekit.whatif.collectives.windows import (
     step_lengths,
     windows_of,
 )
-from tracekit.whatif.columns import Columns, Replayed
+from tracekit.whatif.columns import Columns
 from tracekit.whatif.executor import BOUNDARY, CALL, FREE_CALL, HOST, Event, Program
-from tracekit.whatif.metrics import WhatIf, error_ratio
+from tracekit.whatif.matched import MatchedReplay
+from tracekit.whatif.metrics import WhatIf
 from tracekit.whatif.operations import Floats
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ MAX_SINGLE_RANKS = 256
 """Ranks that are each replayed alone: those with the most own time beyond their peers'."""
 
 
-class CollectiveReplay:
+class CollectiveReplay(MatchedReplay[Window]):
     """One attempt, ready to be replayed.
 
     ``calls``: capture_id, rank, instance_id (null where not matched), op, group_id, kind (of the
@@ -60,60 +59,34 @@ class CollectiveReplay:
         steps: pa.Table,
         places: Places | None = None,
     ) -> None:
-        self._places = places or Places()
-        self._stages = self._places.stages
-        self._windows = windows_of(calls.to_pylist(), stalls.to_pylist(), steps.to_pylist())
-        if not any(w.calls for w in self._windows):
-            raise InputError(
-                "nothing to replay: no collectives of steady steps are matched across ranks",
-                hint="profile all ranks in the same steps; tracekit query RUN match_coverage",
-            )
-        for window in self._windows:
-            set_ideal(window, self._stages)
+        windows = windows_of(calls.to_pylist(), stalls.to_pylist(), steps.to_pylist())
+        super().__init__(windows, places or Places())
+        for window in windows:
+            set_ideal(window, self.places.stages)
 
     @property
     def ranks(self) -> list[int]:
         """All ranks that are replayed."""
-        return sorted({r for w in self._windows for r in w.items})
-
-    @cached_property
-    def step_s(self) -> float:
-        """Replayed length of a step as it was."""
-        return self.step_s_without([])
+        return sorted({r for w in self.windows for r in w.items})
 
     @property
-    def error_ratio(self) -> float:
-        """By how much the replay misses the measured step."""
-        return error_ratio(float(np.mean(step_lengths(self._windows))) / 1e9, self.step_s)
-
-    @property
-    def refused(self) -> str | None:
-        """Why the replay must not be believed; None where it may."""
-        return _refused(
-            self._windows, float(np.mean(step_lengths(self._windows))) / 1e9, self.step_s
-        )
+    def base_ns(self) -> list[float]:
+        """Measured length of each step."""
+        return step_lengths(self.windows)
 
     def step_s_without(self, ranks: Iterable[int]) -> float:
         """Length of a step if these ranks did what their peers do, in s."""
-        return _time_without(self._windows, ranks, self._stages)
+        return _time_without(self.windows, ranks, self.places.stages)
 
     def step_s_evenly(self) -> float | None:
         """Length of a step, in s, if all members of an exchange had the same amount to do between
         one all-to-all and the next, and to send; None where no exchange is replayed."""
-        if not any(c.op == EXCHANGE for w in self._windows for c in w.calls.values()):
+        if not any(c.op == EXCHANGE for w in self.windows for c in w.calls.values()):
             return None
-        return _time_without([evenly(w) for w in self._windows], [], self._stages)
+        return _time_without([evenly(w) for w in self.windows], [], self.places.stages)
 
-    def analyse(self, causes: Sequence[Cause] = ()) -> WhatIf:
-        """Replay in all the ways that the metrics need.
-
-        UsageError where a cause names nothing of the job.
-        """
-        return _analyse(self._windows, self._places, causes)
-
-    def slowdown_by_rank(self) -> dict[int, float]:
-        """As in the analysis, which takes longer: it replays the job without each of the worst."""
-        return _analyse(self._windows, self._places, (), is_whole=False).slowdown_by_rank
+    def _analysed(self, causes: Sequence[Cause], *, is_whole: bool) -> WhatIf:
+        return _analyse(self, causes, is_whole)
 
 
 def _program(window: Window, rank: int, variants: Sequence[Floats]) -> Program:
@@ -153,22 +126,13 @@ def _ideal_ns(items: Sequence[Item]) -> Floats:
     return np.array([i.ideal_ns for i in items])
 
 
-def _analyse(
-    windows: Sequence[Window], places: Places, causes: Sequence[Cause], *, is_whole: bool = True
-) -> WhatIf:
-    stages = places.stages
-    job = Replayed(
-        [s for w in windows for s in w.steps],
-        [s for w in windows for s in w.dropped],
-        [c for w in windows for c in w.calls.values()],
-        step_lengths(windows),
-        sum(w.unmatched_count for w in windows),
-    )
+def _analyse(replay: CollectiveReplay, causes: Sequence[Cause], is_whole: bool) -> WhatIf:
+    windows, job = replay.windows, replay.job
     excess = dict.fromkeys(sorted({r for w in windows for r in w.items}), 0.0)
     for window in windows:
         for rank, items in window.items.items():
             excess[rank] += sum(i.own_ns - i.ideal_ns for i in items)
-    chosen = {c: places.ranks_of(c, [*excess]) for c in causes if c.kind in OF_RANKS}
+    chosen = {c: replay.places.ranks_of(c, [*excess]) for c in causes if c.kind in OF_RANKS}
     scaled = [c for c in causes if c not in chosen or c.factor is not None]
     factors = sorted({_factor(c) for c in scaled if c in chosen})
     columns = Columns(job.kinds, excess, MAX_SINGLE_RANKS, scaled)
@@ -196,10 +160,10 @@ def _analyse(
         times,
         job,
         causes,
-        lambda cause: _time_without(windows, chosen[cause], stages),
-        (lambda rank: _time_without(windows, [rank], stages)) if is_whole else None,
+        lambda cause: replay.step_s_without(chosen[cause]),
+        (lambda rank: replay.step_s_without([rank])) if is_whole else None,
         method="collectives",
-        refused=_refused(windows, job.base_s, float(times[:, 0].mean())),
+        refused=replay.refused_at(float(times[:, 0].mean())),
     )
 
 
@@ -224,10 +188,6 @@ def _compiled(window: Window, rank: int) -> Program:
     if rank not in window.compiled:
         window.compiled[rank] = _program(window, rank, [_own_ns(window.items[rank])])
     return window.compiled[rank]
-
-
-def _refused(windows: Sequence[Window], base_s: float, replayed_s: float) -> str | None:
-    return refused_because(base_s, replayed_s, max(w.unmatched_ratio for w in windows))
 
 
 def _factor(cause: Cause) -> float:

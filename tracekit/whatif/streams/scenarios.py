@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import UsageError
 from tracekit.whatif.calls import (
     OF_RANKS,
     Call,
@@ -19,15 +18,15 @@ from tracekit.whatif.calls import (
     alike,
     change_transfers,
     last_starts,
-    refused_because,
     step_s,
     step_times,
     transfers_of,
 )
 from tracekit.whatif.causes import Cause
-from tracekit.whatif.columns import Columns, Replayed
+from tracekit.whatif.columns import Columns
 from tracekit.whatif.executor import Program
-from tracekit.whatif.metrics import WhatIf, error_ratio
+from tracekit.whatif.matched import MatchedReplay
+from tracekit.whatif.metrics import WhatIf
 from tracekit.whatif.streams.compiled import compile_rank
 from tracekit.whatif.streams.peers import Peers, own_ns, with_times
 from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block
@@ -43,7 +42,7 @@ MAX_UNEQUAL_RATIO = 0.1
 """Share of a link's transfers that may have no equal elsewhere when the link is taken out."""
 
 
-class StreamReplay:
+class StreamReplay(MatchedReplay[Window]):
     """One attempt of a GPU job, ready to be replayed.
 
     ``operations``: capture_id, rank, stream (any number that tells a rank's streams apart),
@@ -63,33 +62,18 @@ class StreamReplay:
         steps: pa.Table,
         places: Places | None = None,
     ) -> None:
-        self._places = places or Places()
-        self.windows = windows_of(operations, syncs, steps, self._places)
-        if not any(w.calls for w in self.windows):
-            raise InputError(
-                "nothing to replay: no collectives of steady steps are matched across ranks",
-                hint="profile all ranks in the same steps; tracekit query RUN match_coverage",
-            )
+        places = places or Places()
+        super().__init__(windows_of(operations, syncs, steps, places), places)
 
     @property
     def ranks(self) -> list[int]:
         """All ranks that are replayed."""
         return sorted({r for w in self.windows for r in w.ranks})
 
-    @cached_property
-    def step_s(self) -> float:
-        """Replayed length of a step as it was."""
-        return self.step_s_without([])
-
     @property
-    def error_ratio(self) -> float:
-        """By how much the replay misses the measured step."""
-        return error_ratio(_replayed(self.windows).base_s, self.step_s)
-
-    @property
-    def refused(self) -> str | None:
-        """Why the replay must not be believed; None where it may."""
-        return _refused(self.windows, _replayed(self.windows).base_s, self.step_s)
+    def base_ns(self) -> list[float]:
+        """Measured length of each step."""
+        return [v for w in self.windows for v in w.base_ns]
 
     def step_s_without(self, ranks: Iterable[int]) -> float:
         """Length of a step if these ranks did what their peers do, in s."""
@@ -115,7 +99,7 @@ class StreamReplay:
     def step_s_at_speed(self, ranks: Iterable[int], factor: float) -> float:
         """Length of a step, in s, if the longest transfers between hosts that these ranks take part
         in were cut so that all of a kind together take this share of what they took."""
-        chosen, hosts = set(ranks), self._places.hosts
+        chosen, hosts = set(ranks), self.places.hosts
         slowed = [
             (window, number, call)
             for window in self.windows
@@ -133,16 +117,8 @@ class StreamReplay:
             changed[id(window)][number] = replace(call, transfers=shorter)
         return _time_without([replace(w, calls=changed[id(w)]) for w in self.windows], set())
 
-    def analyse(self, causes: Sequence[Cause] = ()) -> WhatIf:
-        """Replay in all the ways that the metrics need.
-
-        UsageError where a cause names nothing of the job.
-        """
-        return _analyse(self.windows, self._places, causes)
-
-    def slowdown_by_rank(self) -> dict[int, float]:
-        """As in the analysis, which takes longer: it replays the job without each of the worst."""
-        return _analyse(self.windows, self._places, (), is_whole=False).slowdown_by_rank
+    def _analysed(self, causes: Sequence[Cause], *, is_whole: bool) -> WhatIf:
+        return _analyse(self, causes, is_whole)
 
 
 def _cut(values: Sequence[int], factor: float) -> int:
@@ -154,10 +130,6 @@ def _cut(values: Sequence[int], factor: float) -> int:
             return round(left / above)
         left -= value
     return max(values)
-
-
-def _refused(windows: Sequence[Window], base_s: float, replayed_s: float) -> str | None:
-    return refused_because(base_s, replayed_s, max(w.unmatched_ratio for w in windows))
 
 
 def _explained(block: Block) -> Block:
@@ -253,13 +225,11 @@ def _time_without(windows: Sequence[Window], removed: set[int]) -> float:
     return step_s([w.calls for w in windows], events)
 
 
-def _analyse(
-    windows: Sequence[Window], places: Places, causes: Sequence[Cause], *, is_whole: bool = True
-) -> WhatIf:
-    job = _replayed(windows)
+def _analyse(replay: StreamReplay, causes: Sequence[Cause], is_whole: bool) -> WhatIf:
+    windows, job = replay.windows, replay.job
     excess = dict.fromkeys(sorted({r for w in windows for r in w.ranks}), 0.0)
     ranks = [*excess]
-    chosen = {c: places.ranks_of(c, ranks) for c in causes if c.kind in OF_RANKS}
+    chosen = {c: replay.places.ranks_of(c, ranks) for c in causes if c.kind in OF_RANKS}
     changed = [c for c in causes if c.kind != "link" and (c not in chosen or c.factor is not None)]
     scales = sorted({_work_scale(c) for c in changed if c in chosen})
     events = []
@@ -289,25 +259,15 @@ def _analyse(
 
     def without(cause: Cause) -> float:
         if cause.kind == "link":
-            return _time_without_link(windows, places, ranks, cause)
-        return _time_without(windows, set(chosen[cause]))
+            return _time_without_link(windows, replay.places, ranks, cause)
+        return replay.step_s_without(chosen[cause])
 
     return columns.result(
         times,
         job,
         causes,
         without,
-        (lambda rank: _time_without(windows, {rank})) if is_whole else None,
+        (lambda rank: replay.step_s_without([rank])) if is_whole else None,
         method="streams",
-        refused=_refused(windows, job.base_s, float(times[:, 0].mean())),
-    )
-
-
-def _replayed(windows: Sequence[Window]) -> Replayed:
-    return Replayed(
-        [s for w in windows for s in w.steps],
-        [s for w in windows for s in w.dropped],
-        [c for w in windows for c in w.calls.values()],
-        [v for w in windows for v in w.base_ns],
-        sum(w.unmatched_count for w in windows),
+        refused=replay.refused_at(float(times[:, 0].mean())),
     )

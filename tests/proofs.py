@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import duckdb
 
 from tracekit import macros
-from tracekit.catalog import ASKED, Query, load_macros
+from tracekit.catalog import load_macros
+from tracekit.query_file import ASKED, Query
 from tracekit.schema import TABLES, table
 
 ANY = "BIGINT"

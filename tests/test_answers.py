@@ -14,7 +14,7 @@ import pytest
 
 import tracekit
 from soaks import soak
-from tracekit import answers, api, cache, catalog, kept, macros
+from tracekit import answers, api, cache, catalog, kept, macros, query_file
 from tracekit.answers import MANY_ROWS
 from tracekit.api import OpenRun
 from tracekit.cli import main
@@ -135,7 +135,7 @@ def times_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     execute = catalog.execute
 
-    def counted(con: Any, query: catalog.Query, params: Any) -> Any:
+    def counted(con: Any, query: query_file.Query, params: Any) -> Any:
         names.append(query.name)
         return execute(con, query, params)
 

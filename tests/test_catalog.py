@@ -14,7 +14,7 @@ from source_tables import create_table
 
 import tracekit
 import tracekit.queries
-from tracekit import catalog
+from tracekit import catalog, query_file, sharing
 from tracekit.errors import QueryError, UsageError
 
 TEXT = """\
@@ -35,17 +35,17 @@ SELECT attempt, step FROM step WHERE dur_ns > $limit_ns AND $order <> '' ORDER B
 """
 
 
-def _query(text: str = TEXT) -> catalog.Query:
-    return catalog.parse("steps/long_steps", text)
+def _query(text: str = TEXT) -> query_file.Query:
+    return query_file.parse("steps/long_steps", text)
 
 
 @pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
-def test_every_header_is_true_of_its_query(query: catalog.Query) -> None:
+def test_every_header_is_true_of_its_query(query: query_file.Query) -> None:
     assert check_query(query) == []
 
 
 @pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
-def test_every_query_keeps_the_house_style(query: catalog.Query) -> None:
+def test_every_query_keeps_the_house_style(query: query_file.Query) -> None:
     assert max(len(line) for line in query.sql.splitlines()) <= 100
     assert "SELECT *" not in query.sql
     assert "ORDER BY" in query.sql.rpartition("\nFROM ")[2], "rows come in a stated order"
@@ -67,10 +67,12 @@ def test_a_header_is_read_whole() -> None:
     assert query.why == "Why it matters."
     assert (query.subject, query.name, query.reads) == ("steps", "long_steps", ("step",))
     assert query.grain == ("attempt", "step")
-    assert query.params[0] == catalog.Param("limit_ns", "BIGINT", 100, "Only longer ones, in ns.")
+    assert query.params[0] == query_file.Param(
+        "limit_ns", "BIGINT", 100, "Only longer ones, in ns."
+    )
     assert query.params[1].choices == ("up", "down")
     assert query.params[1].doc == "Which way, told on two lines."
-    assert query.columns[1] == catalog.QueryColumn("step", "BIGINT", "Step.")
+    assert query.columns[1] == query_file.QueryColumn("step", "BIGINT", "Step.")
     assert query.source == "nowhere."
     assert check_query(query) == []
 
@@ -143,9 +145,9 @@ def test_a_malformed_header_line_is_an_error(line: str) -> None:
 
 def test_parameters_are_read_from_text_by_their_type() -> None:
     assert _query().bind({"limit_ns": "7"}) == {"limit_ns": 7, "order": "up"}
-    flag = catalog.Param("flag", "BOOLEAN", False, "A flag.")
+    flag = query_file.Param("flag", "BOOLEAN", False, "A flag.")
     assert flag.parse("true") is True
-    assert catalog.Param("share", "DOUBLE", 0.5, "A share.").parse("0.25") == 0.25
+    assert query_file.Param("share", "DOUBLE", 0.5, "A share.").parse("0.25") == 0.25
 
 
 @pytest.mark.parametrize(
@@ -199,10 +201,10 @@ def test_what_several_queries_derive_is_derived_once_and_is_the_same(
     alone = {name: catalog.run(con, name).to_pylist() for name in names}
     assert alone["straggler"][1]["late_count"] == 1
     tables = "SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'shared_%'"
-    with catalog.shared(con, names):
+    with sharing.shared(con, names):
         assert con.execute(tables).fetchall() == [(5,)]
         assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
-        with catalog.shared(con, names[1:]):
+        with sharing.shared(con, names[1:]):
             assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
         # What was made outside stays when an inner one ends.
         assert con.execute(tables).fetchall() == [(5,)]
@@ -210,10 +212,10 @@ def test_what_several_queries_derive_is_derived_once_and_is_the_same(
     assert con.execute(tables).fetchall() == [(0,)]
     assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
     # One query alone shares nothing; what cannot be derived is left to the query to say.
-    with catalog.shared(con, ["straggler"]):
+    with sharing.shared(con, ["straggler"]):
         assert con.execute(tables).fetchall() == [(0,)]
     con.execute("DROP TABLE collective")
-    with catalog.shared(con, names), pytest.raises(QueryError, match="straggler"):
+    with sharing.shared(con, names), pytest.raises(QueryError, match="straggler"):
         catalog.run(con, "straggler")
 
 
@@ -239,11 +241,11 @@ def test_what_needs_much_memory_is_derived_a_few_ranks_at_a_time_and_is_the_same
     alone = catalog.run(con, "excess").to_pylist()
     assert {(row["rank"], row["name"]) for row in alone} >= {(1, "aten::mm")}
     tables = "SELECT table_name FROM duckdb_tables() WHERE table_name LIKE 'shared_%' ORDER BY 1"
-    with catalog.shared(con, ["excess"]):
+    with sharing.shared(con, ["excess"]):
         assert con.execute(tables).fetchall() == []  # few events: nothing is gained
-    monkeypatch.setattr(catalog, "MAX_EVENTS", 8)  # of two ranks
-    assert catalog.rank_ranges(con) == [(0, 1), (2, 2)]
-    with catalog.shared(con, ["excess"]):
+    monkeypatch.setattr(sharing, "MAX_EVENTS", 8)  # of two ranks
+    assert sharing.rank_ranges(con) == [(0, 1), (2, 2)]
+    with sharing.shared(con, ["excess"]):
         assert con.execute(tables).fetchall() == [("shared_loop_threads",), ("shared_time_spent",)]
         assert catalog.run(con, "excess").to_pylist() == alone
     assert con.execute(tables).fetchall() == []
@@ -252,7 +254,7 @@ def test_what_needs_much_memory_is_derived_a_few_ranks_at_a_time_and_is_the_same
 
 def test_every_query_gives_shared_macros_the_same_tables() -> None:
     for query in catalog.queries():
-        for name, tables in catalog.SHARED_MACROS.items():
+        for name, tables in sharing.SHARED_MACROS.items():
             for given in re.findall(rf"\b{name}\(([^)]*)\)", query.sql):
                 assert tuple(re.findall(r"'(\w+)'", given)) == tables, (query.name, name)
 

@@ -37,7 +37,7 @@ import pytest
 from source_tables import create_table
 
 from soaks import examples, soak
-from tracekit import catalog
+from tracekit import catalog, query_file
 from tracekit.schema import Column, Table, table
 
 CASES = Path(__file__).parent / "cases"
@@ -113,7 +113,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def as_csv(query: catalog.Query, case: Case, rows: Sequence[Mapping[str, object]]) -> str:
+def as_csv(query: query_file.Query, case: Case, rows: Sequence[Mapping[str, object]]) -> str:
     """Rows of the query with the columns that the case expects."""
     header = case.expected.partition("\n")[0]
     wanted = header.split(",") if header else [c.name for c in query.columns]
@@ -155,7 +155,7 @@ def test_a_query_answers_its_case(con: duckdb.DuckDBPyConnection, path: Path, in
 
 @pytest.mark.parametrize("query", catalog.queries(), ids=lambda q: q.name)
 def test_every_query_has_three_cases_and_one_that_was_checked_by_eye(
-    query: catalog.Query,
+    query: query_file.Query,
 ) -> None:
     path = CASES / f"{query.subject}.{query.name}.md"
     assert path.exists(), f"write {path.name}"
@@ -232,7 +232,7 @@ def _random_value(declared: Table, column: Column, place: int, rng: random.Rando
 
 
 def _answer(
-    con: duckdb.DuckDBPyConnection, query: catalog.Query, given: Tables, **params: object
+    con: duckdb.DuckDBPyConnection, query: query_file.Query, given: Tables, **params: object
 ) -> list[dict[str, object]]:
     for name in query.reads:
         create_table(con, name, given.get(name, ()))
@@ -285,7 +285,7 @@ SHIFT_NS = 1_790_857_026_000_000_000
 
 def _assert_order_and_clocks_change_nothing(
     con: duckdb.DuckDBPyConnection,
-    query: catalog.Query,
+    query: query_file.Query,
     given: Tables,
     rows: list[dict[str, object]],
     rng: random.Random,
@@ -318,7 +318,7 @@ def _shifted(row: dict[str, object]) -> dict[str, object]:
 )
 @pytest.mark.parametrize("seed", soak(range(3), fast=[0]))
 def test_order_and_clocks_change_no_answer(
-    con: duckdb.DuckDBPyConnection, query: catalog.Query, seed: int
+    con: duckdb.DuckDBPyConnection, query: query_file.Query, seed: int
 ) -> None:
     rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
     given = {name: _random_rows(name, 60, rng) for name in query.reads}
@@ -339,7 +339,7 @@ def _moved(name: str, row: dict[str, object]) -> dict[str, object]:
     [pytest.param(q, n, id=f"{q.name}-{n}") for q in catalog.queries() for n in q.needs],
 )
 def test_without_a_table_that_it_needs_a_query_finds_nothing(
-    con: duckdb.DuckDBPyConnection, query: catalog.Query, needed: str
+    con: duckdb.DuckDBPyConnection, query: query_file.Query, needed: str
 ) -> None:
     """So that it need not be planned; the rest has rows in which it would find something."""
     rng = random.Random(7)  # noqa: S311  # repeatable rows, no secret

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tracekit import catalog, macros
+from tracekit import catalog, macros, sharing
 from tracekit.errors import QueryError
 from tracekit.kept import Figure, Kept, Rows
 from tracekit.runs import available_cpus
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from tracekit.catalog import Query
+    from tracekit.query_file import Query
 
 F = TypeVar("F", bound=Figure)
 
@@ -151,12 +151,12 @@ class Answers:
             return
         hosts = not isinstance(self._run, Run) or self._run.may_have_hosts
         unknown = [n for n in self._expected if not self._is_known(n)]
-        also = catalog.sharing_with(names, unknown, may_have_hosts=hosts)
+        also = sharing.sharing_with(names, unknown, may_have_hosts=hosts)
         con = self.con(map(catalog.find, [*names, *also]))
         # Who was given a connection with all macros may hold it; others ask for what they need.
         is_held = not isinstance(self._run, Run) or self._macros >= macros.macros().keys()
         loaded = None if is_held else self._macros
-        with catalog.shared(con, [*names, *also], may_have_hosts=hosts, loaded=loaded):
+        with sharing.shared(con, [*names, *also], may_have_hosts=hosts, loaded=loaded):
             yield
             for name in also:
                 with suppress(QueryError):  # whoever asks for it is told why

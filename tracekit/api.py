@@ -109,14 +109,14 @@ class OpenRun:
 
     def table(self, name: str, **params: object) -> pa.Table:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
-        from tracekit import catalog
+        from tracekit import catalog, sharing
 
         query = catalog.find(name)
         if catalog.finds_nothing(query, self.run.tables):
             query.bind(params)
             return catalog.no_rows(self.run.prepare(()), query)
         con = self.answers.con([query])
-        with catalog.shared(con, [name], may_have_hosts=self.run.may_have_hosts):
+        with sharing.shared(con, [name], may_have_hosts=self.run.may_have_hosts):
             rows = catalog.run(con, name, **params)
         if query.completed == "replay":
             from tracekit import replays

@@ -19,9 +19,9 @@ from tracekit.rules.windows import OVER, WINDOWS
 
 if TYPE_CHECKING:
     from tracekit.answers import Answers
-    from tracekit.catalog import Query
     from tracekit.job import JobDescription
     from tracekit.kept import Rows
+    from tracekit.query_file import Query
     from tracekit.rules.facts import Replay
 
 LONG_SILENCE_NS = 10**9

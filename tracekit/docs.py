@@ -12,7 +12,7 @@ from difflib import unified_diff
 from functools import partial
 from pathlib import Path
 
-from tracekit import catalog, macros, schema
+from tracekit import catalog, macros, query_file, schema
 from tracekit.comparison import render
 from tracekit.fleet.tables import LEDGER
 from tracekit.fleet.tables import TABLES as FLEET_TABLES
@@ -100,7 +100,7 @@ def queries_page() -> str:
     return _page(parts)
 
 
-def _query_parts(query: catalog.Query) -> list[str]:
+def _query_parts(query: query_file.Query) -> list[str]:
     grain = ", ".join(f"`{g}`" for g in query.grain)
     reads = ", ".join(f"[{t}](tables.md#{t})" for t in query.reads)
     parts = [
@@ -127,7 +127,7 @@ def _query_parts(query: catalog.Query) -> list[str]:
     return parts
 
 
-def _needs(query: catalog.Query) -> str:
+def _needs(query: query_file.Query) -> str:
     needed = " and ".join(f"`{name}`" for name in query.needs)
     return f" No rows without rows of {needed}." if needed else ""
 
@@ -247,7 +247,7 @@ def cli_page() -> str:
     return _page(parts)
 
 
-def _param_doc(param: catalog.Param) -> str:
+def _param_doc(param: query_file.Param) -> str:
     if not param.choices:
         return param.doc
     return f"One of {', '.join(f'`{c}`' for c in param.choices)}. {param.doc}"

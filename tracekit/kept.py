@@ -28,7 +28,7 @@ from tracekit.runs import sources_digest
 from tracekit.store.manifest import work_path
 
 if TYPE_CHECKING:
-    from tracekit.catalog import Query
+    from tracekit.query_file import Query
     from tracekit.store import Run
 
 Rows = list[dict[str, Any]]
@@ -48,8 +48,10 @@ ASKED_SOURCES = (
     "kept.py",
     "macros.py",
     "queries",
+    "query_file.py",
     "replays.py",
     "schema",
+    "sharing.py",
     "store",
     "whatif",
 )

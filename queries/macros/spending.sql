@@ -28,7 +28,7 @@ GROUP BY source_id;
 
 -- time_spent_of: As time_spent, of the ranks from one to another.
 --
--- It needs memory for all events of these ranks, which catalog.shared bounds by asking for a few
+-- It needs memory for all events of these ranks, which sharing.shared bounds by asking for a few
 -- ranks at a time: what a rank did depends on no other.
 --
 -- param: first_rank INTEGER : The lowest rank.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.api import OpenRun
-    from tracekit.catalog import Query
     from tracekit.ingest.base import SourceFile
+    from tracekit.query_file import Query
 
 
 def open_target(

@@ -190,6 +190,10 @@ FAMILIES: tuple[Family, ...] = (
         Format("storage", "Lustre clients", "lctl get_param llite.*.stats osc.*.stats", False,
                "snapshot_time, else time lines"),
     )),
+    Family("nvme", 1, "nvme", (
+        Format("storage", "SMART logs of NVMe disks", "nvme smart-log -o json, smartctl -j", False,
+               "smartctl's local_time, else time lines"),
+    )),
     Family("lustre_jobs", 1, "lustre_jobs", (
         Format("storage", "Lustre servers, by job",
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,

@@ -35,5 +35,18 @@ STORAGE = Vocabulary(
     Word("busy_time", "ns", "cumulative", "Time with at least one request under way."),
     Word("busy", "ratio", "window", "Share of time with at least one request under way."),
     Word("queue_length", "requests", "window", "Mean number of requests under way."),
-)
+    Word("read_commands", "count", "cumulative", "Reads that a disk's controller finished."),
+    Word("write_commands", "count", "cumulative", "Writes that a disk's controller finished."),
+    Word("controller_busy_time", "ns", "cumulative",
+         "Time with a command under way, in whole minutes."),
+    Word("media_errors", "count", "cumulative", "Data that a disk could not give back unharmed."),
+    Word("logged_errors", "count", "cumulative", "Entries of a disk's own log of errors."),
+    Word("spare", "ratio", "gauge", "Spare blocks of a disk that are left."),
+    Word("wear", "ratio", "gauge", "Part of a disk's life that is used, by its maker; may pass 1."),
+    Word("temperature", "celsius", "gauge", "Temperature of a disk."),
+    Word("hot_time", "ns", "cumulative", "Time above a disk's warning temperature, in minutes."),
+    Word("too_hot_time", "ns", "cumulative", "Time above its critical temperature, in minutes."),
+    Word("light_throttled_time", "ns", "cumulative", "Time slowed down for heat, a little."),
+    Word("heavy_throttled_time", "ns", "cumulative", "Time slowed down for heat, much."),
+)  # fmt: skip
 """The names, and whether a number only grows."""

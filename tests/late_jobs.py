@@ -18,6 +18,7 @@ def late_job(
     peer: float | None = 1.5,
     compute: float = 1.0,
     compute_ms: Mapping[int, int] | None = None,
+    stages: Mapping[int, int] | None = None,
     **options: Any,
 ) -> Any:
     """Ranks delay each of ``steps`` by so many ms; the others wait that long."""
@@ -38,6 +39,7 @@ def late_job(
                 "compute_ratio": (compute if own else 1.0) if peer is not None else None,
                 "slowdown_ratio": None,
                 "matched_count": 30,
+                "stage": (stages or {}).get(rank),
             }
         )
         for step in late:

@@ -165,8 +165,10 @@ class Impact:
     how the cost was got; ``low_s_per_step`` and ``high_s_per_step``: where it may lie by that and,
     where they disagree, by other methods; ``replay_error_ratio``: by how much the replay that gave
     it misses the measured step. ``joint_ranks``: ranks whose delays cost this together, so that the
-    finding of each carries the whole of it; it counts once. ``per``: what it is a part of; where
-    nothing marks steps the ``s_per_step`` are of the whole window, ``step_ratio`` its share.
+    finding of each carries the whole of it; it counts once. ``own_share_ratio``: what this
+    finding's ranks have of all own inflicted waiting; of one cost the greatest share leads.
+    ``per``: what it is a part of; where nothing marks steps the ``s_per_step`` are of the whole
+    window, ``step_ratio`` its share.
     ``s_per_affected_step``: the same cost where it comes and goes, as a mean of the steps of the
     finding's scope alone; null where these are more than half of all.
     ``energy_joules`` and ``cost`` are a day's too, where power and prices are known.
@@ -183,6 +185,7 @@ class Impact:
     high_s_per_step: float | None = None
     replay_error_ratio: float | None = None
     joint_ranks: tuple[int, ...] = ()
+    own_share_ratio: float | None = None
     per: Literal["step", "window"] = "step"
     s_per_affected_step: float | None = None
 
@@ -220,6 +223,8 @@ class Price:
     """Where others would hold the step up nearly as long; then ``high_ns`` is a bound."""
     joint_ranks: tuple[int, ...] = ()
     """All ranks whose delays cost this together, where the finding names only some of them."""
+    own_share_ratio: float | None = None
+    """The share of all own inflicted waiting that those which the finding names have."""
 
     def __post_init__(self) -> None:
         if (self.method == "replay") != (self.error_ratio is not None):
@@ -238,6 +243,7 @@ class Price:
             high_s_per_step=min(max(0.0, self.high_ns), step_ns) / 1e9,
             replay_error_ratio=self.error_ratio,
             joint_ranks=self.joint_ranks,
+            own_share_ratio=self.own_share_ratio,
             at_most_s_per_step=None if self.held_up is None else min(self.high_ns, step_ns) / 1e9,
         )
 
@@ -379,15 +385,16 @@ class BudgetPart:
 
 
 def ordered(findings: Iterable[Finding], verdict_finding: str | None = None) -> list[Finding]:
-    """The verdict's finding first, then by severity, impact (unknown last), id."""
+    """The verdict's finding first, then by severity, impact (unknown last), share of it, id."""
 
-    def key(finding: Finding) -> tuple[bool, int, bool, float, str]:
+    def key(finding: Finding) -> tuple[bool, int, bool, float, float, str]:
         cost = finding.impact.s_per_step
         return (
             finding.id != verdict_finding,
             -finding.severity.weight,
             cost is None,
             -(cost or 0.0),
+            -(finding.impact.own_share_ratio or 0.0),
             finding.id,
         )
 

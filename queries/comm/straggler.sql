@@ -35,6 +35,8 @@
 --     once: about what the job would gain without it.
 -- column: own_ns BIGINT : Own time that peer_ratio compares.
 -- column: compute_ns BIGINT : Computing time that compute_ratio compares.
+-- column: stage INTEGER : Pipeline stage whose ranks are its peers; null where all ranks are, or
+--     where it is not known.
 -- completed: replay
 -- source: Diagnosis 3.11 and D29.
 WITH
@@ -154,7 +156,8 @@ SELECT
     coalesce(own_gap_ns, 0) AS own_gap_ns,
     coalesce(exposed_gap_ns, 0) AS exposed_gap_ns,
     own_ns,
-    compute_ns
+    compute_ns,
+    pp_rank AS stage
 FROM compared
 LEFT JOIN booked USING (attempt, rank)
 LEFT JOIN own USING (attempt, rank)

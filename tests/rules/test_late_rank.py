@@ -85,6 +85,66 @@ def test_what_is_left_and_scatters_over_the_others_is_noise(make_job: MakeJob) -
     assert [f.scope.ranks for f in LATE.run(job.facts()).findings] == [(3,)]
 
 
+def in_stages(make_job: MakeJob, own_ms: float = 16.0, stage_ms: float = 15.0) -> Any:
+    """Three stages of four ranks each, of which the middle one's are waited for by the schedule;
+    rank 9 of the last takes longer than its peers."""
+    delays = {r: (1.0, stage_ms, 4.0)[r // 4] for r in range(12)} | {9: own_ms}
+    job = late_job(
+        make_job, delays, stages={r: r // 4 for r in range(12)}, peer=1.0, ranks_count=12
+    )
+    job.rows["straggler"][9]["peer_ratio"] = 1.3
+    return job
+
+
+def test_a_rank_that_other_stages_hide_is_named_among_those_of_its_own(make_job: MakeJob) -> None:
+    (finding,) = LATE.run(in_stages(make_job).facts()).findings
+    assert finding.scope.ranks == (9,)
+    assert "by its own doing (57 % of all such waiting in stage 2)" in finding.summary
+    assert finding.impact.s_per_step == pytest.approx(0.012), "beyond what its stage's others take"
+    assert finding.evidence[1].name == "share of all own inflicted waiting of stage 2, rank 9"
+
+
+def test_without_stages_it_stays_hidden(make_job: MakeJob) -> None:
+    job = in_stages(make_job)
+    for row in job.rows["straggler"]:
+        row["stage"] = None
+    assert not LATE.run(job.facts()).findings
+
+
+def test_just_below_nobody_is_late_in_its_stage(make_job: MakeJob) -> None:
+    (finding,) = LATE.run(in_stages(make_job, 10).facts()).findings
+    assert finding.impact.step_ratio == pytest.approx(6 / 115)
+    assert not LATE.run(in_stages(make_job, 9).facts()).findings, "5 of 115 ms"
+
+
+@pytest.mark.parametrize("peer", [1.09, None])
+def test_who_is_late_in_its_stage_by_no_time_of_its_own_is_not_named(
+    make_job: MakeJob, peer: float | None
+) -> None:
+    job = in_stages(make_job)
+    job.rows["straggler"][9]["peer_ratio"] = peer
+    assert not LATE.run(job.facts()).findings
+
+
+@pytest.mark.parametrize(("slow", "is_named"), [(1.2, True), (1.04, False)])
+def test_a_replay_of_its_stage_must_agree(make_job: MakeJob, slow: float, is_named: bool) -> None:
+    facts = in_stages(make_job).facts()
+    found = LATE.run(replace(facts, replay=Replayed({(9,): 12.0}, {9: slow}))).findings
+    assert bool(found) is is_named
+
+
+def test_a_stage_whose_ranks_are_all_late_has_no_culprit(make_job: MakeJob) -> None:
+    """However long the others wait for it by the schedule, or for its greater share of layers."""
+    assert not LATE.run(in_stages(make_job, own_ms=4.0, stage_ms=40.0).facts()).findings
+
+
+def test_of_a_stage_of_three_ranks_none_is_typical(make_job: MakeJob) -> None:
+    job = in_stages(make_job)
+    for row in job.rows["straggler"]:
+        row["stage"] = row["rank"] // 3
+    assert not LATE.run(job.facts()).findings
+
+
 def test_below_a_twentieth_of_the_step_nobody_is_named(make_job: MakeJob) -> None:
     assert len(LATE.run(late_job(make_job, {2: 6}).facts()).findings) == 1
     assert LATE.run(late_job(make_job, {2: 4}).facts()) == RuleOutcome()
@@ -512,6 +572,18 @@ def test_ranks_that_are_late_side_by_side_are_found_together(make_job: MakeJob) 
     told = [p.finding for p in report.document.step_budget if p.part == "finding"]
     assert told == ["late-rank/4"]
     assert "One cost of ranks 4-7 together: it counts once." in " ".join(to_text(report).split())
+
+
+def test_of_ranks_of_one_cost_that_with_the_greatest_share_leads(make_job: MakeJob) -> None:
+    ranks = (4, 5, 6, 7)
+    job = side_by_side(make_job)
+    for rank, share in zip(ranks, (0.2, 0.22, 0.38, 0.2), strict=True):
+        job.rows["straggler"][rank]["lateness_ratio"] = share
+    replay = Replayed({ranks: 30.0}, dict.fromkeys(ranks, 1.3))
+    document = build_report(replace(job.facts(), replay=replay)).document
+    assert document.verdict.finding == "late-rank/6"
+    assert document.findings[0].impact.own_share_ratio == 0.38
+    assert [p.finding for p in document.step_budget if p.part == "finding"] == ["late-rank/6"]
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,12 @@ def _in_turn(findings: Sequence[Finding]) -> list[Finding]:
     ]  # fmt: skip
     in_turn = sorted(
         open_ones,
-        key=lambda f: (_TURN[rule(f.rule).blames], -(f.impact.s_per_step or 0.0), f.id),
+        key=lambda f: (
+            _TURN[rule(f.rule).blames],
+            -(f.impact.s_per_step or 0.0),
+            -(f.impact.own_share_ratio or 0.0),
+            f.id,
+        ),
     )
     # Ranks that are late together have one cost, which the finding of each carries.
     first: dict[object, Finding] = {}

@@ -9,7 +9,8 @@ How it shows
     rank causes a fifth or more of all such waiting, and the delay that the others could not fill
     with computing is 5 % of the step or more, beyond what the typical rank causes. Beside a rank
     that has most of the waiting, the others are asked for their share of the rest: then its own
-    time, and the replay where there is one, must agree.
+    time, and the replay where there is one, must agree. So they must where a rank is asked among
+    those of its pipeline stage: all stages wait for one another by the schedule, and hide it.
 
 Why it hurts
     A synchronous job is as slow as its slowest rank, and every rank looks equally slow.
@@ -24,7 +25,9 @@ When this is wrong
     pipeline stage, a hot expert) makes a rank late that nothing is wrong with. Where a member
     left no trace it may be the one that is late: then nobody that was captured is named. Where
     neither its own time nor the replay speaks against a rank, only half of all waiting does: the
-    ranks of a pipeline's last stage end the others' waiting by their place.
+    ranks of a pipeline's last stage end the others' waiting by their place. A rank of a pipeline
+    that is late among those of its stage only is named where its own time agrees, and the replay
+    where there is one: a stage whose ranks are alike is slow as a stage (stage-imbalance).
 
 Source
     Diagnosis D29 and 3.11.
@@ -118,6 +121,8 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
 def _whose(late: LateRank) -> str:
     """By whose doing, with the rank's own share of the waiting and that of those beside it."""
     its_share = f"{share(late.share_ratio)} of all such waiting"
+    if late.stage is not None:
+        its_share += f" in stage {late.stage}"
     if late.aside:
         its_share += f" that is not for rank{'' if len(late.aside) == 1 else 's'} "
         its_share += some_ranges(late.aside)

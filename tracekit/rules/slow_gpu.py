@@ -54,6 +54,7 @@ from tracekit.rules.lateness.telling import (
     absent_note,
     beside,
     matched_note,
+    peers_of,
     score_evidence,
     step_ratios_of,
     waiting,
@@ -103,7 +104,7 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     findings = []
     for late in late_ranks(facts, limits) or slower_ranks(facts, limits):
         ratios = step_ratios_of(facts, late, "compute")
-        if not is_slow(late, ratios, limits) or _has_more_calls(facts, late.rank, limits):
+        if not is_slow(late, ratios, limits) or _has_more_calls(facts, late, limits):
             continue
         excess = where_it_lies(facts, late.rank, delay_ns(late))
         if excess is None or excess.nature != "more work":
@@ -230,15 +231,15 @@ def is_slow(late: LateRank, ratios: Sequence[float], limits: SlowGpuThresholds) 
     return slow >= limits.min_steps_ratio * len(ratios)
 
 
-def _has_more_calls(facts: Facts, rank: int, limits: SlowGpuThresholds) -> bool:
+def _has_more_calls(facts: Facts, late: LateRank, limits: SlowGpuThresholds) -> bool:
     calls: dict[int, int] = defaultdict(int)
     for row in facts.of("kernel_summary"):
         if row["class"] == "compute":
             calls[int(row["rank"])] += int(row["calls_count"])
-    others = [n for r, n in calls.items() if r != rank]
-    if rank not in calls or not others:
+    others = [calls[r] for r in peers_of(facts, late) if r in calls]
+    if late.rank not in calls or not others:
         return False
-    return calls[rank] > limits.max_calls_ratio * median(others)
+    return calls[late.rank] > limits.max_calls_ratio * median(others)
 
 
 def _finding(

@@ -20,7 +20,8 @@ class LateRank:
     """Exposed delay of a mean steady step beyond the typical rank's; of all that are late side by
     side with it, what a step would take less without their delays."""
     share_ratio: float
-    """Its own share of all own inflicted waiting, less what ranks ``aside`` inflicted."""
+    """Its own share of all own inflicted waiting (of that by ranks of ``stage``, where there is
+    one), less what ranks ``aside`` inflicted."""
     peer_ratio: float | None
     compute_ratio: float | None
     late_count: int
@@ -43,6 +44,8 @@ class LateRank:
     """False where who entered last is not known: share and late_count say nothing then."""
     aside: tuple[int, ...] = ()
     """Ranks that are late beside it and have most of the waiting."""
+    stage: int | None = None
+    """The pipeline stage whose ranks it is set against; None: all ranks."""
 
     @classmethod
     def of(
@@ -61,6 +64,7 @@ class LateRank:
         slowdown_ratio: float | None = None,
         is_matched: bool = True,
         aside: Sequence[int] = (),
+        stage: int | None = None,
     ) -> LateRank:
         """From its row of straggler. A score of None is not available; ``others`` are rows of the
         ranks that are not late beside the ``members`` (None: the row's ratios are to such ones)."""
@@ -84,6 +88,7 @@ class LateRank:
             together=tuple(r for r in members if r != rank),
             is_matched=is_matched,
             aside=tuple(aside),
+            stage=stage,
         )
 
 

@@ -50,8 +50,10 @@ def price(facts: Facts, members: Sequence[LateRank]) -> Price:
 
 def _joint(cost: Price, ranks: Collection[int], members: Sequence[LateRank]) -> Price:
     """The cost of these ranks' delays, which those of the members are among."""
-    is_whole = len(ranks) == len(members)
-    return cost if is_whole else replace(cost, joint_ranks=tuple(sorted(ranks)))
+    if len(ranks) == len(members):
+        return cost
+    own = sum(float(late.row["lateness_ratio"] or 0.0) for late in members)
+    return replace(cost, joint_ranks=tuple(sorted(ranks)), own_share_ratio=own)
 
 
 def observed_price(facts: Facts, ranks: Sequence[int]) -> Price | None:

@@ -21,7 +21,9 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
 
     Each has a share of all waiting that noise does not give. Where a rank is far behind, even in
     few steps, it has most of the waiting and leaves the others little: so those that are found are
-    set aside, and the others are asked for their share of the rest.
+    set aside, and the others are asked for their share of the rest. Stages of a pipeline wait for
+    one another by the schedule, each for as long as its place asks; so a rank that all stages
+    together hide is asked among those of its own.
     """
     steps = facts.steps
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
@@ -32,23 +34,34 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     while late_beside and len(rows) - len(alone_late) >= limits.min_rest_count:
         late_beside = _late_alone(facts, limits, rows, [late.rank for late in alone_late])
         alone_late = alone_late + late_beside
+    for stage in sorted({row["stage"] for row in rows.values()} - {None}):
+        found = [late.rank for late in alone_late]
+        peers = [r for r, row in rows.items() if row["stage"] == stage and r not in found]
+        if len(peers) > limits.min_rest_count:
+            alone_late = alone_late + _late_alone(facts, limits, rows, found, stage)
     together = _late_together(facts, limits, rows, alone_late)
     alone = [late for late in alone_late if late.rank not in {t.rank for t in together}]
     return sorted(alone + together, key=lambda r: (-r.cost_ns, r.rank))
 
 
 def _late_alone(
-    facts: Facts, limits: LatenessThresholds, rows: Mapping[int, Row], aside: Sequence[int]
+    facts: Facts,
+    limits: LatenessThresholds,
+    rows: Mapping[int, Row],
+    aside: Sequence[int],
+    stage: int | None = None,
 ) -> list[LateRank]:
-    """Ranks that are far behind the others, leaving ``aside`` those that are found already.
+    """Ranks that are far behind the others, leaving ``aside`` those that are found already; with
+    ``stage`` ranks of that stage that are far behind its others.
 
-    What a few ranks share of the rest may be little and chance: beside others that are late, no
-    score may speak against a rank.
+    What a few ranks share of the rest may be little and chance: beside others that are late, or
+    among those of a stage, no score may speak against a rank.
     """
     steps, delays = facts.steps, step_delays_ns(facts)
-    rest = [r for r in sorted(rows) if r not in aside]
+    is_asked = {r: stage is None or row["stage"] == stage for r, row in rows.items()}
+    rest = [r for r in sorted(rows) if r not in aside and is_asked[r]]
     shares = {r: float(row["lateness_ratio"] or 0.0) for r, row in rows.items()}
-    rest_share = 1 - sum(shares[r] for r in aside)
+    rest_share = sum(shares[r] for r in rest)
     if rest_share <= 0:
         return []
     late_alone = []
@@ -74,7 +87,7 @@ def _late_alone(
         agreed = sum(score is True for score in scores)
         if agreed == 1 and its_share < limits.min_lone_share_ratio:
             continue
-        if aside and (False in scores or agreed < limits.min_scores_count):
+        if (aside or stage is not None) and (False in scores or agreed < limits.min_scores_count):
             continue
         late_alone.append(
             LateRank.of(
@@ -83,7 +96,8 @@ def _late_alone(
                 limits,
                 cost_ns=cost_ns,
                 late_keys=late,
-                aside=aside,
+                aside=[r for r in aside if is_asked[r]],
+                stage=stage,
                 share_ratio=its_share,
                 slowdown_ratio=what_if,
             )

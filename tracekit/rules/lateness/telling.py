@@ -154,10 +154,11 @@ def score_evidence(
 
 def _of_waiting(late: LateRank) -> str:
     """The waiting that its share is a share of."""
+    whose = "" if late.stage is None else f" of stage {late.stage}"
     if not late.aside:
-        return "all own inflicted waiting"
+        return f"all own inflicted waiting{whose}"
     ranks = "rank" if len(late.aside) == 1 else "ranks"
-    return f"own inflicted waiting without that for {ranks} {some_ranges(late.aside)}"
+    return f"own inflicted waiting{whose} without that for {ranks} {some_ranges(late.aside)}"
 
 
 def places(facts: Facts, ranks: Sequence[int]) -> tuple[EvidenceRow, ...]:
@@ -168,29 +169,26 @@ def places(facts: Facts, ranks: Sequence[int]) -> tuple[EvidenceRow, ...]:
 
 
 def step_ratios_of(facts: Facts, late: LateRank, part: str) -> list[float]:
-    """As step_ratios, of one late rank to those that are not late with it."""
-    if not late.together:
-        return step_ratios(facts, [late.rank], part)[late.rank]
-    peers = [r for r in facts.ranks if r not in late.together]
-    return step_ratios(facts, [late.rank], part, peers)[late.rank]
-
-
-def step_ratios(
-    facts: Facts, ranks: Sequence[int], part: str, peers: Sequence[int] | None = None
-) -> dict[int, list[float]]:
-    """Each rank's ``compute`` or ``own`` time over its peers' median, one value a steady step."""
-    ratios: dict[int, list[float]] = {rank: [] for rank in ranks}
+    """Its ``compute`` or ``own`` time over its peers' median, one value a steady step."""
+    peers = peers_of(facts, late)
+    ratios: list[float] = []
     for by_rank in facts.steps.by_key.values():
         values = {
             r: s.compute_ns if part == "compute" else s.dur_ns - s.exposed_comm_ns
             for r, s in by_rank.items()
-            if peers is None or r in peers
         }
-        for rank in ranks:
-            others = [v for r, v in values.items() if r != rank]
-            if rank in values and others and median(others) > 0:
-                ratios[rank].append(values[rank] / median(others))
+        others = [values[r] for r in peers if r in values]
+        if late.rank in values and others and median(others) > 0:
+            ratios.append(values[late.rank] / median(others))
     return ratios
+
+
+def peers_of(facts: Facts, late: LateRank) -> list[int]:
+    """The other ranks of its pipeline stage that are not late with it; all such ranks where there
+    is no stage, or none of it is left."""
+    stages = {int(row["rank"]): row["stage"] for row in facts.of("straggler")}
+    others = [r for r in facts.ranks if r not in (late.rank, *late.together)]
+    return [r for r in others if stages.get(r) == stages.get(late.rank)] or others
 
 
 def absent_note(late: LateRank) -> str:

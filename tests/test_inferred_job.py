@@ -18,7 +18,13 @@ from tracekit.job import JobDescription
     [
         (("mesh_tp", "5"), "tp"),
         (("mesh_dp_shard",), "dp_shard"),
-        (("mesh_fsdp",), "dp"),
+        (("mesh_fsdp",), "dp_shard"),
+        (("mesh_shard",), "dp_shard"),
+        (("mesh_replicate",), "dp_replicate"),
+        (("mesh_ddp",), "dp_replicate"),
+        (("mesh_tensor_parallel",), "tp"),
+        (("mesh_dp_cp",), None),
+        (("mesh_dim_0",), None),
         (("TENSOR_MODEL_PARALLEL_GROUP",), "tp"),
         (("_PIPELINE_MODEL_PARALLEL_GROUP", None), "pp"),
         ((None, "mesh_cp"), "cp"),
@@ -66,8 +72,29 @@ def test_sizes_come_from_named_groups() -> None:
 
 def test_shards_and_replicas_multiply() -> None:
     found, said = inferred([group(0, "mesh_dp_shard", 4), group(0, "mesh_dp_replicate", 2)])
-    assert found.parallelism.dp == 8
+    assert (found.parallelism.dp, found.parallelism.dp_replicate) == (8, 2)
     assert said["parallelism.dp"] == "inferred from process group mesh_dp_replicate x mesh_dp_shard"
+    assert said["parallelism.dp_replicate"] == "inferred from process group mesh_dp_replicate"
+
+
+def test_a_model_that_is_not_sharded_has_no_replicas_of_shards() -> None:
+    found, _ = inferred([group(0, "mesh_replicate", 8)])
+    assert (found.parallelism.dp, found.parallelism.dp_replicate) == (8, None)
+
+
+def test_shards_that_go_over_a_context_group_hold_it() -> None:
+    """As torchtitan names them: 2 replicas of 4 ranks, which are 2 shards of context pairs."""
+    groups = [group(0, "mesh_dp_replicate", 2), group(0, "mesh_fsdp", 4), group(0, "mesh_cp", 2)]
+    found, _ = inferred(groups)
+    sizes = found.parallelism
+    assert (sizes.dp, sizes.dp_replicate, sizes.cp) == (4, 2, 2)
+
+
+def test_a_contradicted_number_of_replicas_is_noted() -> None:
+    groups = [group(0, "mesh_shard", 4), group(0, "mesh_replicate", 2)]
+    found, _ = inferred(groups, 8, job("[parallelism]\ndp = 8\ndp_replicate = 4"))
+    assert found.parallelism.dp_replicate == 4
+    assert [n.split(" (")[0] for n in found.notes] == ["parallelism.dp_replicate: 2 against 4"]
 
 
 def test_ambiguous_sizes_stay_unknown_and_say_why() -> None:

@@ -174,6 +174,28 @@ def test_calls_that_fit_all_ranks_too_are_of_the_one_dimension_that_can_be(is_wo
     result = run(rows, 4, groups)
     found = {tuple(g["ranks"]) for g in result["comm_group"].to_pylist() if g["ranks"]}
     assert found == {(0, 1), (2, 3)} | (set() if is_world else {(0, 2), (1, 3)})
+    ranks = [(r["dp_rank"], r["coordinates_source"]) for r in result["rank"].to_pylist()]
+    assert ranks == [(place, "name") for place in range(4)], "shards count before their replicas"
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "kind"),
+    [
+        ("mesh_replicate", "all_reduce", "dp_replicate"),
+        ("mesh_replicate", "all_gather", "dp"),  # what is shared out is no replica
+        ("mesh_ddp", "all_reduce", "dp_replicate"),
+        ("mesh_shard", "all_gather", "dp"),
+        ("mesh_shard", "all_reduce", "dp"),  # gloo has no reduce-scatter
+        ("mesh_tensor_parallel", "all_reduce", "tp"),
+    ],
+)
+def test_a_mesh_dimension_s_name_says_the_kind_unless_its_calls_deny_it(
+    name: str, op: str, kind: str
+) -> None:
+    rows = [{**r, "op": op} for r in lockstep([0, 1], 30, 1, stream=7)]
+    groups = [listed(r, [0, 1], "1", name) for r in (0, 1)]
+    (found,) = run(rows, 2, groups)["comm_group"].to_pylist()
+    assert (found["kind"], found["kind_source"]) == (kind, "name")
 
 
 def stepwise(calls_ms: Sequence[float]) -> list[Row]:

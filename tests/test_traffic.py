@@ -234,7 +234,7 @@ def test_names_of_groups_mean_the_same_in_sql_and_in_derivation() -> None:
     import re
 
     from tracekit import catalog
-    from tracekit.derive.infer import group_dimension
+    from tracekit.derive.infer import MESH, group_purpose
 
     sql = re.sub(r"\s+", " ", catalog.find("traffic").sql)
     cases = re.findall(
@@ -245,9 +245,10 @@ def test_names_of_groups_mean_the_same_in_sql_and_in_derivation() -> None:
     for name in (
         *("TENSOR_MODEL_PARALLEL_GROUP", "PIPELINE_MODEL_PARALLEL_GROUP", "mesh_dp", "mesh_tp"),
         *("CONTEXT_PARALLEL_GROUP", "EXPERT_MODEL_PARALLEL_GROUP", "mesh_cp", "mesh_pp", "mesh_ep"),
-        *("DATA_PARALLEL_GROUP", "mesh_dp_shard", "mesh_dp_replicate", "mesh_fsdp"),
+        *("DATA_PARALLEL_GROUP", "EXPERT_DATA_PARALLEL_GROUP", "EMBEDDING_GROUP"),
+        *(f"mesh_{dimension}" for dimension in MESH),
+        *("mesh_dp_shard_cp", "mesh_dp_cp", "mesh_loss", "mesh_dp_shard_mod_ep", "mesh_efsdp"),
+        "mesh_dp_shard_in_ep",
     ):
-        family = next(f for p, f in patterns if re.fullmatch(p, name.upper()))
-        known = group_dimension(name)
-        assert known is not None
-        assert family == {"dp_shard": "dp"}.get(known, known), name
+        family = next((f for p, f in patterns if re.fullmatch(p, name.upper())), None)
+        assert family == group_purpose(name) is not None, name

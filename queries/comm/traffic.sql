@@ -57,27 +57,39 @@ WITH
             group_id,
             name,
             CASE
-                WHEN regexp_full_match(description, 'TENSOR_MODEL_PARALLEL_GROUP|MESH_TP') THEN 'tp'
-                WHEN regexp_full_match(description, 'CONTEXT_PARALLEL_GROUP|MESH_CP') THEN 'cp'
                 WHEN
-                    regexp_full_match(description, 'PIPELINE_MODEL_PARALLEL_GROUP|MESH_PP')
+                    regexp_full_match(
+                        description, 'TENSOR_MODEL_PARALLEL_GROUP|MESH_(TP|TENSOR(_PARALLEL)?)'
+                    )
+                    THEN 'tp'
+                WHEN regexp_full_match(description, 'CONTEXT_PARALLEL_GROUP|MESH_(CP|CONTEXT)')
+                    THEN 'cp'
+                WHEN
+                    regexp_full_match(
+                        description, 'PIPELINE_MODEL_PARALLEL_GROUP|MESH_(PP|PIPELINE)'
+                    )
                     THEN 'pp'
-                WHEN regexp_full_match(description, 'EXPERT_MODEL_PARALLEL_GROUP|MESH_EP') THEN 'ep'
-                WHEN regexp_full_match(description, 'EXPERT_DATA_PARALLEL_GROUP|MESH_.*_MOD_EP')
+                WHEN regexp_full_match(description, 'EXPERT_MODEL_PARALLEL_GROUP|MESH_(EP|EXPERT)')
+                    THEN 'ep'
+                WHEN
+                    regexp_full_match(
+                        description, 'EXPERT_DATA_PARALLEL_GROUP|MESH_(.*_(MOD|IN)_EP|EFSDP)'
+                    )
                     THEN 'edp'
                 WHEN regexp_full_match(description, '(POSITION_)?EMBEDDING_GROUP|MESH_EMBEDDING')
                     THEN 'embedding'
                 WHEN
                     regexp_full_match(
                         description,
-                        '(MESH_DP_)?REPLICATE|INTER_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP'
+                        '(MESH_(DP_)?)?REPLICATE|MESH_DDP'
+                        || '|INTER_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP'
                     )
                     THEN 'dp_replicate'
                 WHEN
                     regexp_full_match(
                         description,
                         '(INTRA_PARTIAL_)?DATA_PARALLEL_GROUP(_WITH_CP)?'
-                        || '|MESH_(DP|FSDP|DATA)|MESH_DP(_SHARD)?(_CP)?'
+                        || '|MESH_(FSDP|SHARD|DATA(_PARALLEL)?|BATCH|LOSS)|MESH_DP(_SHARD)?(_CP)?'
                     )
                     THEN 'dp'
             END AS family

@@ -205,6 +205,18 @@ def test_replicas_of_shards_reduce_whatever_the_stage(make_job: MakeJob, replica
     assert not RULE.run(facts(make_job, *hsdp(), text=text)).findings
 
 
+@pytest.mark.parametrize(("backend", "is_said"), [("gloo", False), ("nccl", True), ("", True)])
+def test_gloo_reduces_all_where_shards_scatter(
+    make_job: MakeJob, backend: str, is_said: bool
+) -> None:
+    """As PyTorch records it of fully_shard over gloo: gathers, and all-reduces for the rest."""
+    rows = [row("dp", op, GRADIENTS, group_size=4) for op in ("all_gather", "all_reduce")]
+    text = f'backend = "{backend}"\n{SHARDED}' if backend else SHARDED
+    found = RULE.run(facts(make_job, *rows, text=text)).findings
+    said = {"traffic-mismatch/dp-extra", "traffic-mismatch/dp-missing"}
+    assert {f.id for f in found} == (said if is_said else set())
+
+
 @pytest.mark.parametrize(
     ("replicas", "size", "op"),
     [

@@ -14,20 +14,29 @@ if TYPE_CHECKING:
 
     from tracekit.job import JobDescription
 
-_MESH = {
+MESH = {
     "tp": "tp",
     "tensor": "tp",
+    "tensor_parallel": "tp",
     "pp": "pp",
     "pipeline": "pp",
     "dp": "dp",
     "data": "dp",
-    "fsdp": "dp",
+    "data_parallel": "dp",
+    "batch": "dp",
+    "fsdp": "dp_shard",
+    "dp_shard": "dp_shard",
+    "shard": "dp_shard",
+    "dp_replicate": "dp_replicate",
+    "replicate": "dp_replicate",
+    "ddp": "dp_replicate",
     "ep": "ep",
     "expert": "ep",
     "cp": "cp",
     "context": "cp",
 }
-"""DeviceMesh dimension names (``mesh_tp``) -> dimension."""
+"""DeviceMesh dimension names (``mesh_tp``) -> dimension, or part of dp. PyTorch names a mesh's
+dimension as the program does: torchtitan, Accelerate and Lightning have names of their own."""
 
 _MEGATRON = {
     "TENSOR_MODEL_PARALLEL_GROUP": "tp",
@@ -46,7 +55,11 @@ _PURPOSES = {
     "EMBEDDING_GROUP": "embedding",
     "POSITION_EMBEDDING_GROUP": "embedding",
     "MESH_DP_SHARD_CP": "dp",
+    "MESH_DP_CP": "dp",
+    "MESH_LOSS": "dp",
     "MESH_DP_SHARD_MOD_EP": "edp",
+    "MESH_DP_SHARD_IN_EP": "edp",
+    "MESH_EFSDP": "edp",
 }
 """Groups whose size is no dimension's: they span two, or a part of one. mp is tp with pp."""
 
@@ -65,22 +78,22 @@ def group_dimension(*names: str | None) -> str | None:
         if known is not None:
             return known
         mesh = re.fullmatch(r"(?:device_)?mesh_([a-z_]+)", name.strip().lower())
-        if mesh is None:
-            continue
-        if mesh[1] in ("dp_shard", "dp_replicate"):
-            return mesh[1]
-        if mesh[1] in _MESH:
-            return _MESH[mesh[1]]
+        if mesh is not None and mesh[1] in MESH:
+            return MESH[mesh[1]]
     return None
 
 
 def group_purpose(*names: str | None) -> str | None:
-    """What a group of this name is for: its dimension, or what joins parts of several."""
+    """What a group of this name is for: its dimension, or what joins parts of several.
+
+    Shards are data parallel as a whole group is; what replicas of shards do is another traffic.
+    """
     for name in names:
         known = _PURPOSES.get(name.strip().upper().lstrip("_")) if name else None
         if known is not None:
             return known
-    return group_dimension(*names)
+    dimension = group_dimension(*names)
+    return "dp" if dimension == "dp_shard" else dimension
 
 
 def infer_job(
@@ -161,7 +174,7 @@ def contradictions(
     notes = [note for note in job.notes if note.endswith(SUPERSEDED)]
     pairs = [
         (f"parallelism.{d}", getattr(job.parallelism, d), getattr(seen.parallelism, d))
-        for d in _DIMENSIONS
+        for d in (*_DIMENSIONS, "dp_replicate")
     ]
     pairs.append(
         ("hardware.gpus_per_node", job.hardware.gpus_per_node, seen.hardware.gpus_per_node)
@@ -232,9 +245,20 @@ def _sizes(
     if "dp" not in seen_sizes and {"dp_shard", "dp_replicate"} & set(single):
         parts = [d for d in ("dp_replicate", "dp_shard") if d in single]
         if all(d in single for d in parts if d in seen_sizes):
-            single["dp"] = single.get("dp_shard", 1) * single.get("dp_replicate", 1)
+            # What torchtitan calls fsdp goes over the ranks of a context group as well.
+            is_joint = names.get("dp_shard", "").strip().lower().endswith("mesh_fsdp")
+            shared = single.get("cp", 1) if is_joint else 1
+            shards, rest = divmod(single.get("dp_shard", 1), shared)
+            if not rest:
+                single["dp"] = shards * single.get("dp_replicate", 1)
             names["dp"] = " x ".join(names[d] for d in parts)
-    sizes = {d: single[d] for d in _DIMENSIONS if d in single}
+    sizes = {d: single[d] for d in (*_DIMENSIONS, "dp_replicate") if d in single}
+    if (
+        "dp" not in sizes
+        or single.get("dp_shard", 1) == 1
+        or sizes["dp"] % sizes.get("dp_replicate", 1)
+    ):
+        sizes.pop("dp_replicate", None)  # of shards that are not known, or of whole models
     for dimension in sizes:
         said[f"parallelism.{dimension}"] = f"inferred from process group {names[dimension]}"
     return _fitting(sizes, world, said)

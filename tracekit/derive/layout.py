@@ -47,7 +47,7 @@ def group_kinds(matched: Matched, sizes: Mapping[str, int] | None = None) -> dic
     for communicator in matched.communicators:
         if communicator.refusal or communicator.group_id in kinds:
             continue
-        kind = _named(communicator)
+        kind = _named(matched, communicator)
         if kind is not None:
             kinds[communicator.group_id] = kind
         else:
@@ -129,13 +129,16 @@ def _habit(matched: Matched, communicator: Communicator) -> tuple[object, ...]:
     return (communicator.attempt, communicator.members_count, frozenset(what))
 
 
-def _named(communicator: Communicator) -> Kind | None:
-    if communicator.is_pair:
+def _named(matched: Matched, c: Communicator) -> Kind | None:
+    """The kind that the group's name says, unless its operations deny it."""
+    if c.is_pair:
         return ("pp", "behaviour")
-    group = communicator.group
+    group = c.group
     if group is None:
         return None
     kind = group_purpose(group.description, group.name)
+    if kind == "dp_replicate" and not {"all_gather", "reduce_scatter"}.isdisjoint(_ops(matched, c)):
+        return ("dp", "name")  # it shares something out, so its members are no plain replicas
     return (kind, "name") if kind is not None else None
 
 
@@ -145,7 +148,7 @@ def _behaving(matched: Matched, communicator: Communicator) -> Kind | None:
 
     rows = max(communicator.lanes.values(), key=len)
     calls = matched.calls
-    ops = [calls.op_names[code] for code in calls["op"][rows].tolist()]
+    ops = _ops(matched, communicator)
     share = {op: ops.count(op) / len(ops) for op in set(ops)}
     if share.get("all_to_all", 0) >= EXPERT_SHARE:
         return ("ep", "behaviour")
@@ -162,6 +165,12 @@ def _behaving(matched: Matched, communicator: Communicator) -> Kind | None:
     # A bucket a layer, all alike: as many calls, but none in forward. Then it is not clear.
     is_alike = _one_size(calls["message_bytes"][rows]) >= TENSOR_SHARE
     return ("tp", "behaviour") if is_alike and not is_late else None
+
+
+def _ops(matched: Matched, communicator: Communicator) -> list[str]:
+    """What the member with most calls calls, in order."""
+    rows = max(communicator.lanes.values(), key=len)
+    return [matched.calls.op_names[code] for code in matched.calls["op"][rows].tolist()]
 
 
 def _one_size(sizes: Ints) -> float:
@@ -201,12 +210,12 @@ def coordinates(
     for attempt in sorted({row["attempt"] for row in rank_rows}):
         of_attempt = [row for row in rank_rows if row["attempt"] == attempt]
         communicators = by_attempt[attempt]
+        named: dict[str | None, set[tuple[int, ...]]] = defaultdict(set)
+        for g in matched.groups.get(attempt, []):
+            if g.is_complete:
+                named[group_dimension(g.description, g.name)].add(g.ranks)
         for dimension in DIMENSIONS:
-            listed = {
-                g.ranks
-                for g in matched.groups.get(attempt, [])
-                if g.is_complete and group_dimension(g.description, g.name) == dimension
-            }
+            listed = named[dimension]
             members = {
                 c.group.ranks
                 for c in communicators
@@ -216,6 +225,9 @@ def coordinates(
                 and not c.is_pair
             }
             ways = [("name", _places(listed)), ("behaviour", _places(members))]
+            if dimension == "dp":
+                parts = (_places(named["dp_replicate"]), _places(named["dp_shard"]))
+                ways.insert(1, ("name", _joint_places(*parts)))
             if dimension == "pp":
                 ways.append(("behaviour", _stages(communicators)))
             # Known for some ranks only, it would set them apart from the others.
@@ -241,6 +253,14 @@ def _places(groups: Iterable[tuple[int, ...]]) -> dict[int, int]:
                 return {}
             places[rank] = index
     return places if len(sizes) == 1 else {}
+
+
+def _joint_places(outer: Mapping[int, int], inner: Mapping[int, int]) -> dict[int, int]:
+    """Places along two dimensions as one: shards count fastest, replicas of them slowest."""
+    if not outer or not inner:
+        return {**outer, **inner}
+    width = max(inner.values()) + 1
+    return {r: outer[r] * width + place for r, place in inner.items() if r in outer}
 
 
 def _stages(communicators: Sequence[Communicator]) -> dict[int, int]:

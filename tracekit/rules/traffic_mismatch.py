@@ -220,14 +220,20 @@ def _extra_and_missing(
         and float(r["bytes_per_step"] or 0.0) >= max(least, 1.0)
     ]  # fmt: skip
     extra = [
-        r for r in unplanned if not (_stands_in(facts, r, rows) or _may_join_replicas(facts, r))
-    ]
+        r for r in unplanned
+        if not (
+            _stands_in(facts, r, rows) or _may_join_replicas(facts, r)
+            or any(_reduces_for(facts, r, other) for other in rows)
+        )
+    ]  # fmt: skip
     # Groups that nobody could name may do what seems to be missing; so may ranks without a trace.
     is_whole = not facts.missing_ranks and all(r["group_kind"] is not None for r in rows)
     missing = [
         r for r in rows
         if not r["calls_per_step"] and (r["expected_bytes"] or 0.0) >= max(least, 1.0) and is_whole
-        and not any(_stands_in(facts, other, [r]) for other in unplanned)
+        and not any(
+            _stands_in(facts, other, [r]) or _reduces_for(facts, other, r) for other in unplanned
+        )
     ]  # fmt: skip
     mismatches = [_extra(facts, r) for r in extra]
     return mismatches + [_missing(r, extra) for r in missing]
@@ -248,6 +254,16 @@ def _stands_in(facts: Facts, row: Row, rows: Sequence[Row]) -> bool:
         and getattr(sizes, str(r["group_kind"]), None) == row["group_size"]
         for r in rows
     )
+
+
+def _reduces_for(facts: Facts, row: Row, other: Row) -> bool:
+    """Whether an all-reduce is the other's reduce-scatter: gloo has none, and PyTorch reduces all
+    of it instead."""
+    assert facts.description is not None  # noqa: S101  # evaluate has looked
+    is_gloo = "gloo" in (facts.description.backend or "")
+    ops = (row["op"], other["op"])
+    is_same = row["group_kind"] == other["group_kind"] and not other["calls_per_step"]
+    return is_gloo and is_same and ops == ("all_reduce", "reduce_scatter")
 
 
 def _may_join_replicas(facts: Facts, row: Row) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pytest import approx
 
 from link_rules import NAME, MakeJob, classes, job_of, only, port, unmatched
 from tracekit.findings import Severity
@@ -16,6 +17,22 @@ def test_a_host_whose_links_storage_shares(make_job: MakeJob) -> None:
     assert finding.id == f"{NAME}/h1"
     # A tenth of the link for the whole step, at 0.8 of its speed, though the transfers lost more.
     assert finding.impact.s_per_step == pytest.approx(0.0125)
+
+
+@pytest.mark.parametrize(
+    ("in_steps_ratio", "cost_s"),
+    [(1.0, 0.0125), (1.5, 0.01875), (0.1, 0.00125), (0.07, None)],
+)
+def test_what_others_send_beside_the_steps_costs_them_nothing(
+    make_job: MakeJob, in_steps_ratio: float, cost_s: float | None
+) -> None:
+    """Readings go on before and after the steps: 2.5 GB a second over all of them."""
+    rows = classes({2: 2.5e9, 3: 2.5e9}, 3e9)
+    for row in rows:
+        if row["queue"] == 0:
+            row["step_growth"] *= in_steps_ratio
+    found = rule(NAME).run(job_of(make_job, rows)).findings
+    assert [f.impact.s_per_step for f in found] == ([] if cost_s is None else [approx(cost_s)])
 
 
 @pytest.mark.parametrize(

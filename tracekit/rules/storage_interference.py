@@ -68,6 +68,9 @@ class _Foreign:
     bytes_per_s: float
     own_per_s: float
     link_ratio: float
+    step_ratio: float
+    """What it took of the link from the first step to the last; of all readings where that is not
+    known."""
 
 
 def evaluate(facts: Facts, limits: StorageInterferenceThresholds) -> RuleOutcome:
@@ -111,12 +114,22 @@ def _own_classes(ports: Sequence[at.Port]) -> dict[str, int | None]:
 def _foreign(port: at.Port, classes: dict[str, int | None], speed: float) -> list[_Foreign]:
     """Bytes of other classes a second, by counter."""
     rates: dict[str, list[float]] = {}
+    in_steps: dict[str, float] = defaultdict(float)
     for row in port.of(CLASSES):
         name, span_s = str(row["counter"]), at.span_s(row)
-        if span_s is not None:
-            pair = rates.setdefault(name, [0.0, 0.0])
-            pair[row[CLASSES[name]] == classes[name]] += float(row["growth"]) / span_s
-    return [_Foreign(port, n, other, mine, other / speed) for n, (other, mine) in rates.items()]
+        if span_s is None:
+            continue
+        is_own, per_s = row[CLASSES[name]] == classes[name], float(row["growth"]) / span_s
+        pair = rates.setdefault(name, [0.0, 0.0])
+        pair[is_own] += per_s
+        if not is_own:
+            covered_s = float(row["step_covered_ns"] or 0) / 1e9
+            is_told = row["step_growth"] is not None and covered_s > 0
+            in_steps[name] += float(row["step_growth"]) / covered_s if is_told else per_s
+    return [
+        _Foreign(port, name, other, mine, other / speed, in_steps[name] / speed)
+        for name, (other, mine) in rates.items()
+    ]
 
 
 def _finding(
@@ -126,7 +139,7 @@ def _finding(
     ports = at.proved_first({f.port.link: f.port for f in foreign}.values())
     step_ns = facts.steps.step_ns
     # Its bytes take their time at the speed that transfers reach, as the job's own do.
-    held_ns = first.link_ratio * step_ns / limits.reached_ratio
+    held_ns = first.step_ratio * step_ns / limits.reached_ratio
     lost_ns = min(at.slowed_ns(facts, ports, foreign_per_s=first.bytes_per_s), held_ns)
     most_ns = min(at.open_price(facts, ports, foreign_per_s=first.bytes_per_s).most_ns, held_ns)
     if not step_ns or max(lost_ns, most_ns) < limits.min_lost_ratio * step_ns:

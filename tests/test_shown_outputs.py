@@ -21,6 +21,8 @@ PAGES = ("README.md", "docs/tutorial.md", "docs/compare.md", "docs/whatif.md")
 BLOCK = re.compile(r"^```\n\$ (tracekit .*(?:\\\n.*)*)\n((?:(?!```).*\n)*)```$", re.M)
 LEFT_OUT = "[...]\n"
 """Ends an output of which only the beginning is shown."""
+MORE_RULES = re.compile(r"\d+(?= more rules: --all)")
+"""What every new rule adds one to; pages are not written anew for that."""
 
 
 def shown() -> list[tuple[str, str]]:
@@ -64,7 +66,7 @@ def test_a_page_shows_what_a_command_prints(
         text = text[: found.start(2)] + printed + text[found.end(2) :]
         (ROOT / page).write_text(text, encoding="utf-8")
     else:
-        assert output == printed
+        assert MORE_RULES.sub("N", output) == MORE_RULES.sub("N", printed)
 
 
 def test_every_page_shows_something() -> None:

@@ -14,7 +14,7 @@ from soaks import soak
 from tracekit import api
 from tracekit.cli import main
 from tracekit.errors import UsageError
-from tracekit.simulate.history import FAULTS, HistoryRequest, is_history, write_history
+from tracekit.simulate.history import DECOYS, FAULTS, HistoryRequest, is_history, write_history
 from tracekit.simulate.history.draft import Draft, Noise, Restart
 from tracekit.simulate.history.lines import BY_NAME
 from tracekit.simulate.history.timeline import timeline
@@ -31,8 +31,8 @@ def run(*arguments: str) -> int:
         return int(ended.code or 0)
 
 
-def draft(**more: Any) -> Draft:
-    return Draft(2000, 2.0, ("trainer-00",), QUIET, generator(1, "test"), **more)
+def draft(steps_count: int = 2000, **more: Any) -> Draft:
+    return Draft(steps_count, 2.0, ("trainer-00",), QUIET, generator(1, "test"), **more)
 
 
 def test_a_quiet_job_takes_what_its_steps_take() -> None:
@@ -57,6 +57,21 @@ def test_a_drift_is_growth_a_day_of_the_first_step() -> None:
     job.drift_per_day = 0.1
     days = 4000 / 86_400
     assert timeline(job).dur_s[-1] == pytest.approx(2.0 * (1 + 0.1 * days))
+
+
+def test_every_fault_costs_time_and_no_decoy_does() -> None:
+    """But for one that ends the job, and for one that only the trace shows."""
+    quiet_s = timeline(draft(8000)).end_s[-1]
+    for fault in FAULTS:
+        job = draft(8000)
+        struck = fault.apply(job, fault.strength)
+        assert 1 <= struck.first_step <= struck.last_step <= job.steps_count, fault.name
+        is_longer = timeline(job).end_s[-1] > quiet_s
+        assert is_longer == (job.end is None and not fault.needs_trace), fault.name
+    for decoy in DECOYS:
+        job = draft(8000)
+        assert {*decoy.apply(job)} <= {*job.hosts, *job.strangers}, decoy.name
+        assert timeline(job).end_s[-1] == pytest.approx(quiet_s, rel=1e-3), decoy.name
 
 
 def test_the_same_request_writes_the_same_files(tmp_path: Path) -> None:

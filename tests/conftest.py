@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import duckdb
+import hypothesis
 import pytest
 import samples
 from failed_queries import ask_with_each_query_failed
@@ -26,12 +27,22 @@ MS = 1_000_000
 EPOCH_NS = 1_784_602_867_000_000_000  # 2026-07-21 03:01:07 UTC
 
 
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     soaks.configured(config.option.markexpr)
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """What all test files hold is never garbage: no collection of cycles looks through it again."""
+    """What all test files hold is never garbage: no collection of cycles looks through it, neither
+    while they are imported nor again. What tests make is small and soon gone: it is looked for
+    less often than Python would, which took a thirtieth of their time."""
+    gc.enable()
+    gc.set_threshold(50_000, 20, 20)
     gc.collect()
     gc.freeze()
 

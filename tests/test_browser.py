@@ -85,6 +85,12 @@ def faulty(folder: Path, _: Any) -> Path:
     return page_of(folder, FIXTURES / "twins/ddp-two-faults")
 
 
+@pytest.fixture(scope="module")
+def faulty_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That page, which several tests visit."""
+    return faulty(tmp_path_factory.mktemp("faulty"), None)
+
+
 def only_a_log(folder: Path, _: Any) -> Path:
     lines = [
         "h1:10:10 [0] NCCL INFO NCCL version 2.21.5+cuda12.4",
@@ -136,9 +142,13 @@ PAGES: dict[str, Callable[[Path, Any], Path]] = {
 
 @pytest.mark.parametrize("name", soak(PAGES, fast=["faulty", "only-counters"]))
 def test_a_page_opens_without_complaint_or_request(
-    name: str, chromium: browser.Browser, tmp_path: Path, make_job: Callable[..., Any]
+    name: str,
+    chromium: browser.Browser,
+    faulty_page: Path,
+    tmp_path: Path,
+    make_job: Callable[..., Any],
 ) -> None:
-    page = PAGES[name](tmp_path, make_job)
+    page = faulty_page if name == "faulty" else PAGES[name](tmp_path, make_job)
     loads = []
     for width in (DESK, PHONE):
         for dark in (False, True):
@@ -156,11 +166,8 @@ def test_a_page_opens_without_complaint_or_request(
     assert page.stat().st_size < size
 
 
-def test_a_printed_page_is_light_and_whole(
-    chromium: browser.Browser, tmp_path: Path, make_job: Callable[..., Any]
-) -> None:
-    page = faulty(tmp_path, make_job)
-    visit = chromium.visit(page, dark=True, media="print")
+def test_a_printed_page_is_light_and_whole(chromium: browser.Browser, faulty_page: Path) -> None:
+    visit = chromium.visit(faulty_page, dark=True, media="print")
     assert visit.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert visit.ask(CONTRAST) == []
     visit.ask("dispatchEvent(new Event('beforeprint'))")
@@ -168,9 +175,9 @@ def test_a_printed_page_is_light_and_whole(
 
 
 def test_tables_are_sorted_and_searched_by_keyboard(
-    chromium: browser.Browser, tmp_path: Path, make_job: Callable[..., Any]
+    chromium: browser.Browser, faulty_page: Path
 ) -> None:
-    visit = chromium.visit(faulty(tmp_path, make_job))
+    visit = chromium.visit(faulty_page)
 
     def first_column() -> list[str]:
         cells = "[...document.querySelectorAll('#finding-list tbody td:first-child')]"

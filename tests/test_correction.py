@@ -8,7 +8,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.correction import Correction, corrected, corrected_sql
@@ -27,7 +27,6 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
-@settings(deadline=None)
 @given(times=st.lists(EPOCH_NS, min_size=1, max_size=20), correction=CORRECTIONS)
 def test_python_and_sql_put_a_time_right_alike(
     con: duckdb.DuckDBPyConnection, times: list[int], correction: Correction

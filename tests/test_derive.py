@@ -278,7 +278,7 @@ def test_the_case_is_what_it_says(expected: dict[str, pa.Table]) -> None:
 
 
 @given(st.integers(-(2**60), 2**60))
-@settings(max_examples=examples(3, 40), deadline=None)
+@settings(max_examples=examples(3, 40))
 def test_adding_a_constant_to_all_times_changes_nothing_else(
     expected: dict[str, pa.Table], by: int
 ) -> None:
@@ -291,7 +291,7 @@ def test_adding_a_constant_to_all_times_changes_nothing_else(
 
 
 @given(st.integers(0, 2**32), st.booleans())
-@settings(max_examples=examples(3, 40), deadline=None)
+@settings(max_examples=examples(3, 40))
 def test_the_order_of_sources_changes_nothing(
     expected: dict[str, pa.Table], seed: int, is_renumbered: bool
 ) -> None:

@@ -353,7 +353,7 @@ def test_files_that_nothing_tells_apart_are_named_but_not_mixed() -> None:
         max_size=8,
     ),
 )
-@settings(max_examples=examples(15, 150), deadline=None)
+@settings(max_examples=examples(15, 150))
 def test_every_used_file_has_a_place_of_its_own(files: list[tuple[Any, ...]]) -> None:
     rows, processes = [], []
     for i, (rank, window, basis, host, pid) in enumerate(files):

@@ -12,7 +12,6 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size
 # The fixture is a database without state of its own between examples.
 SHARED_FIXTURE = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-    deadline=None,
     max_examples=examples(50, 150),
 )
 

@@ -426,7 +426,7 @@ def test_all_entries_that_speak_of_a_file_hold() -> None:
     pattern=st.lists(st.sampled_from(["a", "b", "/", "*", "?", "**"]), min_size=1, max_size=9),
     path=st.text("aab/", max_size=10),
 )
-@settings(max_examples=examples(100, 400), deadline=None)
+@settings(max_examples=examples(100, 400))
 def test_wildcards_stay_within_a_folder_or_do_not(pattern: list[str], path: str) -> None:
     """The same as every way to match would find."""
     text = "/" + re.sub(r"\*{3,}", "**", "".join(pattern))

@@ -145,7 +145,7 @@ def test_an_update_of_many_kernels_is_one() -> None:
     assert found(*[step] * 5) == [step] * 5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     parts=st.lists(st.sampled_from(["ffff", "gggg", "bbA", "bbB", "C"]), min_size=3, max_size=8),
     count=st.integers(4, 9),

@@ -103,7 +103,7 @@ def test_a_counter_that_never_moves_correlates_with_nothing() -> None:
     assert stats.LagTest(50, permutations=99)(np.zeros(50), step) == stats.LagResult(0.0, 0, 1.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
 def test_equal_values_share_the_middle_of_their_ranks(values: list[int]) -> None:
     ranks = stats.mid_ranks(np.array([values], float))[0]

@@ -13,6 +13,7 @@ import pytest
 import tracekit
 from soaks import soak
 from tracekit.cli import app as cli
+from tracekit.comparison.model import Comparison
 from tracekit.comparison.render import schema_page
 from traces import make_trace, write_job, write_trace
 
@@ -32,6 +33,12 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_job(folder / "slow", stall_ms=50)
     write_job(folder / "one", steps_count=1)
     return folder
+
+
+@pytest.fixture(scope="module")
+def change(jobs: Path) -> Comparison:
+    """Of the slow job against the fast one, from Python."""
+    return tracekit.compare(jobs / "fast", [jobs / "slow"])
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
@@ -64,8 +71,8 @@ def test_json_has_its_schema(jobs: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert parts == pytest.approx(document["step"]["difference_s"]) == pytest.approx(0.05)
 
 
-def test_markdown_has_a_table_a_part(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = compare(capsys, jobs / "fast", jobs / "slow", "--format", "markdown")
+def test_markdown_has_a_table_a_part(change: Comparison) -> None:
+    out = change.to_markdown()
     assert out.startswith("# Slower: two runs beside each other\n")
     assert "## What the difference is made of" in out
     assert "| new | dataloader-stall/1 |" in out
@@ -80,13 +87,12 @@ def test_markdown_has_a_table_a_part(jobs: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_page_has_the_same_tables_and_asks_for_nothing(
-    jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    jobs: Path, change: Comparison, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "change.html"
     assert compare(capsys, jobs / "fast", jobs / "slow", "--format", "html", "-o", page)[0] == 0
     text = page.read_text(encoding="utf-8")
-    markdown = compare(capsys, jobs / "fast", jobs / "slow", "--format", "markdown")[1]
-    titles = [line[3:] for line in markdown.splitlines() if line.startswith("## ")]
+    titles = [line[3:] for line in change.to_markdown().splitlines() if line.startswith("## ")]
     assert titles and all(f">{title}</h2>" in html.unescape(text) for title in titles)
     assert "default-src 'none'" in html.unescape(text)
     assert text.count("<h2") == len(titles) + 1
@@ -169,17 +175,15 @@ def test_a_damaged_file_leaves_what_there_is(
     assert "VERDICT" in out
 
 
-def test_foreign_names_cannot_move_the_terminal(
-    jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_names_cannot_move_the_terminal(jobs: Path, tmp_path: Path) -> None:
     document = make_trace(0, world_size=1)
     for event in document["traceEvents"]:
         if event.get("cat") == "kernel":
             event["name"], event["dur"] = "\x1b[2J<script>|\u202e", event["dur"] * 1.2
     write_trace(tmp_path / "rank0.json.gz", document)
-    found = tracekit.compare(jobs / "fast", tmp_path).to_markdown()
-    shown = compare(capsys, jobs / "fast", tmp_path, "--all")[1]
-    for format_, out in (("text", shown), ("markdown", found)):
+    found = tracekit.compare(jobs / "fast", tmp_path)
+    shown = found.to_text(everything=True)
+    for format_, out in (("text", shown), ("markdown", found.to_markdown())):
         assert "script" in out
         assert "\x1b" not in out
         assert "\u202e" not in out
@@ -225,8 +229,7 @@ def test_foreign_names_of_calls_change_nothing_in_any_output(
         assert format_ == "text" or "<script>alert" not in text
 
 
-def test_from_python(jobs: Path) -> None:
-    found = tracekit.compare(jobs / "fast", [jobs / "slow"])
-    assert found.verdict.change == "slower"
-    assert found.exceeds(0.03)
-    assert "slower" in found.to_text()
+def test_from_python(change: Comparison) -> None:
+    assert change.verdict.change == "slower"
+    assert change.exceeds(0.03)
+    assert "slower" in change.to_text()

@@ -22,7 +22,7 @@ from fleet_nights import (
     day_of,
 )
 from tracekit.cli import main
-from tracekit.dashboards import fleet_figures
+from tracekit.dashboards import fleet_figures, look
 from tracekit.errors import StoreError
 from tracekit.fleet import places, reports, summary
 from tracekit.fleet.lake import make_lake
@@ -77,6 +77,14 @@ def test_the_first_page_says_what_the_night_says(pages: dict[str, str]) -> None:
     assert "tracekit diagnose /data/lake/runs/" in family
 
 
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are most of what a site takes to write."""
+    for name in ("trend", "losses", "place_runs"):
+        monkeypatch.setattr(fleet_figures, name, lambda *_: None)
+
+
+@pytest.mark.usefixtures("without_figures")
 def test_a_new_site_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_path: Path) -> None:
     fleet = Fleet(1, days=4)
     first = written(fleet, tmp_path / "site", day=4)
@@ -172,7 +180,10 @@ def test_the_page_of_a_port_tells_what_lies_on_the_port(pages: dict[str, str]) -
     assert {row[4] for row in shown_rows(text) if row[3]} == {f"{LINK}: packet-loss, as simulated."}
 
 
-def test_a_gpu_is_told_what_is_surely_its_own(tmp_path: Path) -> None:
+def test_a_gpu_is_told_what_is_surely_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "inline_svg", lambda *_: "")
     one = Fleet(1, days=8, faults=frozenset(), decoys=frozenset())
     bad = one.runs[day_of(8)][:2]
     gpus = [next(g for g in tables["gpu"]) for _, tables in bad]
@@ -201,6 +212,7 @@ def test_a_gpu_is_told_what_is_surely_its_own(tmp_path: Path) -> None:
     assert page_name("gpu", gpus[0]["gpu"]) in LINKS.findall(pages[of_host])
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_fleet_of_bad_places_has_the_worst_ones_pages(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,13 +225,6 @@ def test_a_fleet_of_bad_places_has_the_worst_ones_pages(
     assert "more have findings" in pages["hosts.html"]
     assert len(shown_rows(pages[page_name("host", SLOW_HOST)])) == 3
     assert {name for text in pages.values() for name in LINKS.findall(text)} == set(pages)
-
-
-@pytest.fixture
-def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are most of what a site takes to write."""
-    for name in ("trend", "losses", "place_runs"):
-        monkeypatch.setattr(fleet_figures, name, lambda *_: None)
 
 
 class Making:

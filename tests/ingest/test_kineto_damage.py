@@ -234,7 +234,7 @@ def test_a_bare_list() -> None:
     assert sink.facts["status"] == "ok"
 
 
-@settings(deadline=None, max_examples=examples(12, 60))
+@settings(max_examples=examples(12, 60))
 @given(st.permutations(range(len(EVENTS))), st.integers(1, 3000))
 def test_order_does_not_matter(order: list[int], chunk: int) -> None:
     """Shuffled events give the same rows, places aside; joins included."""
@@ -246,7 +246,7 @@ def test_order_does_not_matter(order: list[int], chunk: int) -> None:
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
-@settings(deadline=None, max_examples=examples(12, 60))
+@settings(max_examples=examples(12, 60))
 @given(st.integers(-90_000, 4_000_000_000_000_000))
 def test_shifting_all_times_changes_no_duration(shift_ns: int) -> None:
     moved = text(EVENTS)
@@ -295,7 +295,7 @@ def test_truncation_in_the_header() -> None:
         assert sink.facts["status"] in ("unreadable", "partial")
 
 
-@settings(deadline=None, max_examples=examples(25, 100))
+@settings(max_examples=examples(25, 100))
 @given(st.integers(0, len(WHOLE)), st.integers(1, 800))
 def test_truncation_with_any_batch_size(cut: int, chunk: int) -> None:
     found = rows(read(WHOLE[:cut], chunk=chunk))
@@ -372,7 +372,7 @@ def whole_rows() -> Counter[Row]:
     return rows(read(WHOLE), places=False)
 
 
-@settings(deadline=None, max_examples=examples(50, 400))
+@settings(max_examples=examples(50, 400))
 @given(st.integers(0, len(WHOLE) * 8 - 1), st.sampled_from([100, 1 << 16]))
 def test_a_flipped_bit_harms_its_own_event_and_at_most_its_neighbour(bit: int, chunk: int) -> None:
     """One bit changes one event, or joins it with the next; all other rows stay as they were.
@@ -391,13 +391,13 @@ def test_a_flipped_bit_harms_its_own_event_and_at_most_its_neighbour(bit: int, c
     assert sum(found.values()) <= sum(intact.values())
 
 
-@settings(deadline=None, max_examples=examples(25, 150))
+@settings(max_examples=examples(25, 150))
 @given(st.binary(max_size=40), st.integers(0, len(WHOLE)), st.integers(0, 60))
 def test_rubbish_anywhere_never_raises(rubbish: bytes, at: int, gone: int) -> None:
     read(WHOLE[:at] + rubbish + WHOLE[at + gone :], chunk=500)
 
 
-@settings(deadline=None, max_examples=examples(25, 150))
+@settings(max_examples=examples(25, 150))
 @given(st.integers(0, 10**9))
 def test_flips_in_compressed_bytes_never_raise(seed: int) -> None:
     packed = bytearray(gzip.compress(WHOLE))

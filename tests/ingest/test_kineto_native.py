@@ -208,7 +208,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 MANY = st.integers(0, 2**32 - 1)
 
 
-@settings(deadline=None, max_examples=examples(40, 600))
+@settings(max_examples=examples(40, 600))
 @given(MANY, st.sampled_from([0.0, 0.01, 0.1, 0.4]), st.sampled_from([300, 4000, 1 << 18]))
 def test_made_files_give_equal_rows(seed: int, oddness: float, chunk: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - no secret
@@ -217,7 +217,7 @@ def test_made_files_give_equal_rows(seed: int, oddness: float, chunk: int) -> No
     same(source_of(data), stacks=bool(seed & 1), chunk_bytes=chunk)
 
 
-@settings(deadline=None, max_examples=examples(40, 600))
+@settings(max_examples=examples(40, 600))
 @given(MANY, st.sampled_from([0.0, 0.02]), st.sampled_from([300, 4000, 1 << 18]))
 def test_damaged_files_give_equal_rows(seed: int, oddness: float, chunk: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - no secret

@@ -45,7 +45,7 @@ def check(steps: list[list[StepRecord]]) -> None:
                 last[key] = operation.end
 
 
-@settings(max_examples=examples(6, 25), deadline=None)
+@settings(max_examples=examples(6, 25))
 @given(
     layout=st.sampled_from(LAYOUTS),
     seed=st.integers(0, 10_000),

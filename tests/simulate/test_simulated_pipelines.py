@@ -165,7 +165,7 @@ def test_every_microbatch_goes_through_every_chunk_once(name: str) -> None:
             }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     microbatches=st.integers(1, 12),
     times=st.lists(st.integers(1, 50), min_size=2, max_size=5),

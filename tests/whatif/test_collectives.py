@@ -272,7 +272,7 @@ def test_a_hole_in_the_steps_keeps_the_longest_run() -> None:
     assert (found.steps, found.dropped_steps) == ((2, 3), (0,))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(2, 5).flatmap(
         lambda n: st.lists(

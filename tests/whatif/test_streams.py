@@ -375,7 +375,7 @@ def shifted(
     return {c: ns for c, ns in found.items() if ns}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     errors_us=st.lists(st.integers(0, 200), min_size=4, max_size=4),
     known_us=st.dictionaries(
@@ -401,7 +401,7 @@ def test_clocks_settled_at_once_are_those_settled_pair_by_pair(
     assert settled_clocks(calls, clocks, pairs) == shifted(calls, clocks, pairs)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     compute=st.dictionaries(
         st.tuples(st.integers(0, 2), st.integers(0, 2)), st.integers(200, 4000), max_size=9

@@ -66,7 +66,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
-@settings(max_examples=examples(30, 150), deadline=None)
+@settings(max_examples=examples(30, 150))
 @given(
     st.lists(
         st.one_of(
@@ -163,7 +163,7 @@ def test_of_two_collectors_at_a_time_the_one_that_read_more_counts(
     assert _one_collector(readings, compared) == kept
 
 
-@settings(max_examples=examples(12, 60), deadline=None)
+@settings(max_examples=examples(12, 60))
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=12),
     st.lists(st.integers(0, 2), min_size=4, max_size=4),

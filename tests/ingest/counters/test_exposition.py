@@ -76,7 +76,7 @@ def escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-@settings(max_examples=examples(50, 300), deadline=None)
+@settings(max_examples=examples(50, 300))
 @given(
     st.lists(
         st.tuples(

@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 
 NAME = "prometheus"
 _METRIC_LINE = re.compile(
-    rb"(?m)^(?:# (?:HELP|TYPE) [A-Za-z_:][\w:]* .+|[A-Za-z_:][\w:]*(?:\{[^\n]*\})? [-+0-9.NIe]\S*"
-    rb"(?: \d+)?)\r?$"
+    rb"(?m)^(?:# (?:HELP|TYPE) [A-Za-z_:][\w:]* .+|[A-Za-z_:](?:[\w:]*\w)?(?:\{[^\n]*\})? "
+    rb"[-+0-9.NIe]\S*(?: \d+)?)\r?$"
 )
+"""No metric's name ends with a colon: ``name: value`` is somebody's configuration."""
 _OURS = re.compile(
     rb"(?m)^(?:# (?:HELP|TYPE) )?(?:DCGM_|dcgm_|node_|nvidia_smi_|gnmic_"
     rb"|[^\n{]*\{[^\n]*\bnode_guid=\")"

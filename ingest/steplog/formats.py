@@ -3,7 +3,7 @@
 A pattern's groups say what a line holds, and their names in which unit:
 
 - ``step``, ``total``: number of the step, and of the job's last one; ``epoch`` where steps count
-  anew in each;
+  anew in each, counted from 0 (``epoch_from_1``: from 1);
 - ``dur_ms``, ``dur_s``: how long a step took, the mean since the line before where the format is
   averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began;
 - ``samples``, ``tokens``: consumed so far; ``loss``, ``learning_rate``, ``grad_norm``;
@@ -40,6 +40,10 @@ class StepFormat:
     """Further patterns of one group each: many small ones are quicker than one of many options."""
     is_bar: bool = False
     """Whether it is a progress bar, of which a program may show several."""
+    below: tuple[tuple[str, str], ...] = ()
+    """Patterns of one group each for the lines below a step's, up to the next step."""
+    below_marker: str = ""
+    """A text that each such line holds."""
     quick: str | None = None
     """Of the most usual form, from the line's start, in which each character allows one way on:
     Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
@@ -121,7 +125,16 @@ FORMATS: tuple[StepFormat, ...] = (
         "composer",
         ("[batch=",),
         r"\[batch=(?P<step>\d+)/(?P<total>\d+)\]:",
-        "Composer and LLM Foundry (loggers/console_logger.py); what follows the line is not read",
+        "Composer and LLM Foundry (loggers/console_logger.py)",
+        fields=(("epoch_from_1", r"\[epoch=(\d+)\]\[batch="),),
+        below=(
+            ("loss", rf"\t Train loss/train/total: ({_NUMBER})"),
+            ("learning_rate", rf"\t Train lr-\w+/group0: ({_NUMBER})"),
+            ("grad_norm", rf"\t Train l2_norm/grad/global: ({_NUMBER})"),
+            ("mfu_ratio", r"\t Train throughput/device/mfu: ([\d.]+)"),
+            ("model_flops_per_s", rf"\t Train throughput/device/flops_per_sec: ({_NUMBER})"),
+        ),
+        below_marker="\t Train ",
     ),
     StepFormat(
         "tqdm",

@@ -1,8 +1,10 @@
-"""Metrics that Hugging Face's Trainer prints as a dictionary, into its bar, which has the step.
+"""Metrics that programs print beside the line of their step.
 
-The dictionary names no step. Trainer prints it through tqdm, which takes its bar away, lets the
-text through and draws the bar again, now at the step that the metrics are of; the drawing before
-may be older, since not each step is drawn. So metrics belong to the drawing right behind them.
+Composer prints them below the step's line, one a line. Hugging Face's Trainer prints a dictionary
+into its bar, which has the step; the dictionary names none. Trainer prints it through tqdm, which
+takes its bar away, lets the text through and draws the bar again, now at the step that the metrics
+are of; the drawing before may be older, since not each step is drawn. So metrics belong to the
+drawing right behind them.
 They are told only if they stand alone between two drawings of one bar: where the output of a
 program is buffered apart from its bar, several come together and late.
 """
@@ -15,6 +17,8 @@ from tracekit.ingest.base import Sink
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from tracekit.ingest.steplog.formats import StepFormat
 
 MARKER = "{'loss': "
 """How the dictionary of a training step begins; those of evaluations and of the end do not."""
@@ -42,7 +46,7 @@ class BarMetrics:
         import polars as pl
 
         said = pieces.filter(pl.col("line").str.contains(MARKER, literal=True)).select(
-            "index", *(_number(name) for name in FIELDS)
+            "index", *(_number(name, pattern) for name, pattern in FIELDS.items())
         )
         self._found += said.height
         bars = drawn.select("index", "step", "total_steps_count", is_said=pl.lit(value=False))
@@ -75,8 +79,47 @@ class BarMetrics:
         )  # fmt: skip
 
 
-def _number(name: str) -> pl.Expr:
+class MetricsBelow:
+    """Joins metrics to the step above them, across blocks of lines: the last step of a block is
+    held until the next one, or the end, says what stands below it."""
+
+    def __init__(self) -> None:
+        self.held: pl.DataFrame | None = None
+
+    def join(self, pieces: pl.DataFrame, steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+        """The steps before the last, with the metrics that stand below each among ``pieces``.
+
+        Both have the column ``index``, in which they are ordered; ``pieces`` has ``line``, and
+        ``steps`` the columns of ``job_step``.
+        """
+        import polars as pl
+
+        steps = steps.with_columns(index=pl.col("index").cast(pl.Int64))
+        if self.held is not None:
+            steps = pl.concat([self.held.with_columns(index=pl.lit(-1, pl.Int64)), steps])
+        names = [name for name, _ in known.below]
+        said = (
+            pieces.filter(pl.col("line").str.contains(known.below_marker, literal=True))
+            .select(pl.col("index").cast(pl.Int64), *(_number(n, p) for n, p in known.below))
+            .join_asof(steps.select("index", above="index"), on="index", check_sortedness=False)
+            .group_by("above")
+            .agg(pl.col(name).drop_nulls().first() for name in names)
+        )
+        order = steps.columns
+        steps = steps.join(
+            said,
+            left_on="index",
+            right_on="above",
+            how="left",
+            suffix="_below",
+            maintain_order="left",
+        ).with_columns(pl.coalesce(f"{name}_below", name).alias(name) for name in names)
+        self.held = steps.select(order).tail(1)
+        return steps.select(order).head(-1)
+
+
+def _number(name: str, pattern: str) -> pl.Expr:
     import polars as pl
 
-    value = pl.col("line").str.extract(FIELDS[name]).cast(pl.Float64, strict=False)
+    value = pl.col("line").str.extract(pattern).cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value).alias(name)

@@ -1,10 +1,11 @@
 """What a job does between its steps, in its own output: checkpoints, evaluations, collections.
 
-Rows are ``log_event`` of the codes ``checkpoint-save``, ``checkpoint-load``, ``evaluation`` and
-``collection`` (of garbage), one a line, with its place among the lines of steps: that is what tells
-which step had to wait for it. Words decide, as programs print them: Megatron-LM, NeMo, torchtitan,
-DeepSpeed, Hugging Face Trainer, Lightning, nanoGPT, MaxText, Composer, and lines of one's own that
-speak plainly. Nothing of the line is kept.
+Rows are ``log_event`` of the codes ``checkpoint-save``, ``checkpoint-load``, ``evaluation``,
+``collection`` (of garbage) and ``epoch`` (of the data, where it ends or begins anew), one a line,
+with its place among the lines of steps: that is what tells which step had to wait for it. Words
+decide, as programs print them: Megatron-LM, NeMo, torchtitan, DeepSpeed, Hugging Face Trainer,
+Lightning, nanoGPT, MaxText, Composer, fairseq, and lines of one's own that speak plainly. Nothing
+of the line is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_LINE_BYTES = 400
 
 WORDS = (
     b"heckpoint", b"valid", b"Valid", b"eval", b"Eval", b"val loss", b"garbage", b"Garbage",
-    b"[GC]", b"[Torch] Saved", b"saving model to",
+    b"[GC]", b"[Torch] Saved", b"saving model to", b"epoch", b"Epoch", b"EPOCH", b"re-looped",
 )  # fmt: skip
 _KEYS = any_of(WORDS)
 _KEY = re.compile(_KEYS.encode())
@@ -49,6 +50,14 @@ _SAYS = tuple(
             rb"|\b(?:evaluation|validation) (?:done|finished|completed?|took)\b",
         ),
         ("collection", rb"\[GC\]|\bgarbage collect"),
+        (
+            "epoch",
+            rb"\b(?:begin|start|end|finish|complet)\w{0,5}(?: of)?(?: training| new| data)? epoch\b"
+            rb"(?: \d|$)|\bepoch:? \d{1,7}(?:/\d{1,7})?(?: has)? "
+            rb"(?:start|beg[ia]n|end|finish|complet|done|took)"
+            rb"|^[ *=#-]*epoch:? \d{1,7}(?:/\d{1,7})?[ *=#:-]*$"
+            rb"|\bdataset \S{1,200} is being re-looped",
+        ),
     )
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
-from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics
+from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics, MetricsBelow
 from tracekit.ingest.steplog.words import any_of, holds
 from tracekit.values import EPOCH_S, TIME_LIMIT_NS
 
@@ -31,10 +31,9 @@ MAX_EPOCH = 10**6
 MAX_HOURS = 10**5
 MAX_STEP_S = 10**7
 """Longest step that is believed: four months."""
-_MARKERS = {
-    f.name: any_of(m.encode() for m in ((*f.markers, MARKER) if f.is_bar else f.markers))
-    for f in FORMATS
-}
+_BESIDE = {f.name: MARKER if f.is_bar else f.below_marker for f in FORMATS}
+"""Of each format: what lines hold that tell more of its steps."""
+_MARKERS = {f.name: any_of(m.encode() for m in (*f.markers, _BESIDE[f.name]) if m) for f in FORMATS}
 """Of each format: what one of its lines holds, as a pattern."""
 _STAMP = (
     r"(?P<date>\d{4}-\d\d-\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -60,6 +59,7 @@ class StepReader:
         """Lines of steps so far."""
         self.formats: set[str] = set()
         self._metrics = BarMetrics(sink)
+        self._below = {known: MetricsBelow() for known in self._formats if known.below}
         self._window: tuple[int, int] | None = None
         self._zones: set[bool] = set()
 
@@ -91,6 +91,9 @@ class StepReader:
             if steps.height:
                 taken |= dict.fromkeys(steps["place"].unique().to_list(), known.is_bar)
                 asked = asked.join(steps.select("place"), on="place", how="anti")
+            if known.below:
+                steps = self._below[known].join(rows, steps, known)
+            if steps.height:
                 self._write(steps, known)
         if not taken:
             return None
@@ -149,6 +152,9 @@ class StepReader:
     def finish(self) -> None:
         """Say what was counted."""
         self._metrics.finish()
+        for known, below in self._below.items():
+            if below.held is not None:
+                self._write(below.held, known)
         self._sink.count(
             "step_line", self.count, severity="info", doc="Lines that report a training step."
         )
@@ -200,7 +206,7 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     columns = [
         pl.col("index", "place"),
         _integer("step", groups, MAX_STEP),
-        _integer("epoch", groups, MAX_EPOCH),
+        _epoch(groups).alias("epoch"),
         _integer("total", groups, MAX_STEP).alias("total_steps_count"),
         _elapsed(groups).alias("elapsed_ns"),
         _dur(groups).alias("dur_ns"),
@@ -267,6 +273,12 @@ def _integer(name: str, groups: set[str], most: int = 2**62) -> pl.Expr:
         return pl.lit(None, pl.Int64).alias(name)
     value = pl.col(name).cast(pl.Int64, strict=False)
     return pl.when(value <= most).then(value).alias(name)
+
+
+def _epoch(groups: set[str]) -> pl.Expr:
+    if "epoch_from_1" in groups:
+        return _integer("epoch_from_1", groups, MAX_EPOCH) - 1
+    return _integer("epoch", groups, MAX_EPOCH)
 
 
 def _real(name: str, groups: set[str]) -> pl.Expr:

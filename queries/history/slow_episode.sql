@@ -22,6 +22,7 @@
 -- column: evaluations_count BIGINT : Slow lines of it with an evaluation before them; null: none.
 -- column: checkpoints_count BIGINT : The same of checkpoints that are saved.
 -- column: collections_count BIGINT : The same of collections of garbage.
+-- column: epochs_count BIGINT : The same of ends and beginnings of epochs.
 SELECT
     kind,
     first_step,
@@ -37,6 +38,7 @@ SELECT
     repeated_count,
     evaluations_count,
     checkpoints_count,
-    collections_count
+    collections_count,
+    epochs_count
 FROM job_episode
 ORDER BY first_step, kind, last_step;

@@ -11,11 +11,12 @@ from tracekit import api
 from tracekit.ingest.steplog import phases
 
 STEP = " iteration {:8d}/    5000 | consumed samples: 1 | elapsed time per iteration (ms): 1000.0 |"
-SAVE, LOAD, EVALUATION, COLLECTION = (
+SAVE, LOAD, EVALUATION, COLLECTION, EPOCH = (
     "checkpoint-save",
     "checkpoint-load",
     "evaluation",
     "collection",
+    "epoch",
 )
 
 LINES = {
@@ -41,6 +42,17 @@ LINES = {
     "{'eval_loss': 2.1, 'eval_runtime': 3.2}": EVALUATION,
     "[GC] Performing periodical GC collection. 0.85 seconds": COLLECTION,
     "INFO: garbage collection took 0.4 s": COLLECTION,
+    "2024-05-01 10:00:00 | INFO | fairseq.trainer | begin training epoch 3": EPOCH,
+    "end of epoch 3 (average epoch stats below)": EPOCH,
+    "[rank0]: Starting epoch 4": EPOCH,
+    "Epoch 3/10": EPOCH,
+    "=== EPOCH 7 ===": EPOCH,
+    "Epoch 2 finished in 31.2 s": EPOCH,
+    "epoch: 5 done": EPOCH,
+    "[titan] 2024-05-01 10:00:00,1 - root - WARNING - Dataset c4_test is being re-looped": EPOCH,
+    "Epoch 3/10, step 5, loss 2.1": None,
+    "  num epochs = 3": None,
+    "training for 3 epochs, start epoch offset off": None,
     "  save_checkpoint_interval ........ 500": None,
     "no valid configuration was evaluated here": None,
     "  eval_interval ................... 250": None,
@@ -91,6 +103,7 @@ def log(path: Path, *, every: int, between: str, always: str = "", wait_s: int =
         ("saving checkpoint at iteration", "checkpoints_count"),
         (" validation loss at iteration | lm loss", "evaluations_count"),
         ("[GC] collection", "collections_count"),
+        ("begin training epoch 3", "epochs_count"),
     ],
 )
 def test_a_period_says_what_is_logged_before_it(between: str, name: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import nccl_logs
 from tracekit import api
 from tracekit.errors import InputError
+from tracekit.ingest.nccl import lines
 from tracekit.ingest.steplog import words
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat
 from tracekit.ingest.steplog.reader import _matched
@@ -364,3 +366,40 @@ def test_metrics_find_their_step_across_blocks(tmp_path: Path) -> None:
 def test_metrics_stay_with_a_step_that_is_drawn_again(tmp_path: Path) -> None:
     text = drawing(4) + metrics(2.5) + drawing(5) + drawing(5) + drawing(6) + "\n"
     assert losses(tmp_path, text)[0] == [(4, None), (5, 2.5), (6, None)]
+
+
+COMPOSER = "".join(
+    f"[epoch={epoch}][batch={batch}/3]:\n\t Train time/epoch: {epoch - 1}\n"
+    f"\t Train loss/train/total: {epoch}.{batch}\n\t Train lr-DecoupledSGDW/group0: 0.1000\n"
+    f"\t Train throughput/device/mfu: 0.{batch}\n"
+    for epoch in (1, 2)
+    for batch in (1, 2, 3)
+)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 100, 37])
+def test_metrics_below_a_step_are_its_own_wherever_a_block_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(lines.read_lines, "__defaults__", (size,))
+    text = f"\t Train loss/train/total: 99.0\n{COMPOSER}\t Eval metrics/eval/Accuracy: 0.5\n"
+    rows = steps_of(tmp_path, text.encode())
+    told = [(r["epoch"], r["step"], r["loss"], r["mfu_ratio"]) for r in rows]
+    assert sorted(told) == [
+        (epoch - 1, batch, pytest.approx(epoch + batch / 10), pytest.approx(batch / 10))
+        for epoch in (1, 2)
+        for batch in (1, 2, 3)
+    ]
+    assert {r["learning_rate"] for r in rows} == {0.1}
+
+
+def test_composers_own_log_has_its_steps_and_losses() -> None:
+    path = LOGS / "composer.log"
+    rows = nccl_logs.read_file(path).tables["job_step"]
+    printed = [float(x) for x in re.findall(r"loss/train/total: (\S+)", path.read_text())]
+    rows.sort(key=lambda r: r["place"])
+    assert [(r["epoch"], r["step"]) for r in rows] == [
+        (epoch, batch) for epoch in (0, 1) for batch in range(1, 33)
+    ]
+    assert [r["loss"] for r in rows] == printed
+    assert {r["total_steps_count"] for r in rows} == {32}

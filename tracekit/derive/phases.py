@@ -22,6 +22,7 @@ _COLUMNS = {
     "evaluations_count": "evaluation",
     "checkpoints_count": "checkpoint-save",
     "collections_count": "collection",
+    "epochs_count": "epoch",
 }
 """Columns of ``job_episode``, and the codes of ``log_event`` that they count."""
 MIN_LIFT = 4.0

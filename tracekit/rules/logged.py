@@ -55,6 +55,7 @@ _BETWEEN_STEPS = (
     ("evaluations_count", "an evaluation", "evaluations"),
     ("checkpoints_count", "a saved checkpoint", "saved checkpoints"),
     ("collections_count", "a collection of garbage", "collections of garbage"),
+    ("epochs_count", "the turn of an epoch", "turns of epochs"),
 )
 
 

@@ -53,13 +53,15 @@ _WHAT = {
     "evaluations_count": "an evaluation",
     "checkpoints_count": "a saved checkpoint",
     "collections_count": "a collection of garbage",
+    "epochs_count": "the turn of an epoch",
 }
+_EPOCH_ACT = "keep the loader's workers and their cache over epochs (persistent_workers=True)"
 _ACTS = {
     "evaluations_count": "evaluate less often, on fewer batches, or elsewhere from a checkpoint",
     "checkpoints_count": "save checkpoints asynchronously, sharded, to a local disk first",
     "collections_count": "collect garbage less often, on all ranks in the same step",
+    "epochs_count": _EPOCH_ACT,
 }
-_EPOCH_ACT = "keep the loader's workers and their cache over epochs (persistent_workers=True)"
 _UNKNOWN_ACT = "checkpoints: asynchronous, sharded, to a local disk first; evaluations: fewer"
 
 

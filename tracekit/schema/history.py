@@ -70,5 +70,6 @@ TABLES = (
         ),
         col("checkpoints_count", "BIGINT", "The same of a checkpoint that is saved."),
         col("collections_count", "BIGINT", "The same of a collection of garbage."),
+        col("epochs_count", "BIGINT", "The same of the end or the beginning of an epoch."),
     ),
 )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soaks import examples
+from tracekit.ingest.counters import prometheus
 from tracekit.ingest.counters.exposition import Sample, counted_of, parse_series, samples, value_of
 from tracekit.ingest.lines import lines, shape
 
@@ -194,3 +195,9 @@ def test_a_shape_shows_no_letter_or_digit() -> None:
     assert shape('pod="secret-1"') == 'aaa="aaaaaa-9"'
     assert not math.isnan(len(shape("x" * 500)))
     assert len(shape("x" * 500)) == 120
+
+
+def test_a_programs_configuration_is_no_scrape() -> None:
+    text = b"composer_version: 0.32.1\nnode_name: unknown\nnum_nodes: 1\nnode_rank: 0\n"
+    assert prometheus.sniff(text, "train.log") is None
+    assert prometheus.sniff(b"node_load1 0.5\nnode:cpu:rate5m 1\n", "scrape.txt") is not None

@@ -122,3 +122,15 @@ def test_beside_traces_the_log_says_where_in_the_job_they_lie(tmp_path: Path) ->
     assert alone.document.verdict.kind == report.document.verdict.kind == "inherent"
     assert not report.document.findings
     assert "training log" not in "   ".join(alone.notes.data_lines)
+
+
+def test_a_log_whose_steps_nobody_knows_says_how_to_name_them(tmp_path: Path) -> None:
+    """Alone only: beside what was read, a file named .log is no complaint."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"iter: [{k}/500], time: 1.5 (1.5)\n" for k in range(50)))
+    hint = "no line of train.log is known as a step's: how its steps read, job.toml may say"
+    report = api.open(log).diagnose()
+    assert report.document.verdict.kind == "not_enough_data"
+    assert hint in "   ".join(report.notes.data_lines)
+    other = log_of(tmp_path / "rank0.log", [1.0] * 50, BEGIN)
+    assert hint not in "   ".join(api.open([other, log]).diagnose().notes.data_lines)

@@ -123,6 +123,13 @@ def _file_lines(inputs: Sequence[InputFile]) -> list[str]:
         more = f" and {len(others) - 2} more" if len(others) > 2 else ""
         names = ", ".join(path.rsplit("/", 1)[-1] for path in others[:2])
         lines.append(f"{plural(len(others), 'file')} of other kinds not read: {names}{more}")
+    logs = [file for file in inputs if file.kind == "job_log"]
+    if logs and not any(file.rows for file in inputs):
+        named = logs[0].path.rsplit("/", 1)[-1]
+        lines.append(
+            f"no line of {named} is known as a step's: how its steps read, job.toml may say "
+            "([[source]] path, step_pattern)"
+        )
     return lines
 
 

@@ -5,6 +5,7 @@ Compression is told by the first bytes, never by the suffix.
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 from pathlib import Path
@@ -254,6 +255,26 @@ class _ZstdStream(DecompressedStream):
             return b""
 
 
+class _Utf16Stream(DecompressedStream):
+    """Text of UTF-16, as spreadsheets export it, in the UTF-8 that all else is."""
+
+    is_compressed = True
+
+    def __init__(self, raw: BinaryIO, head: bytes) -> None:
+        super().__init__(raw, head)
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        self._text = b""
+
+    def _next(self, size: int) -> bytes:
+        while not self._text:
+            stored = self._stored(SLICE_BYTES)
+            self._text = self._decoder.decode(stored, final=not stored).encode()
+            if not stored:
+                break
+        part, self._text = self._text[:size], self._text[size:]
+        return part
+
+
 def decompressed(
     raw: BinaryIO, whole_bytes: int | None = None, free_bytes: int | None = None
 ) -> DecompressedStream:
@@ -268,6 +289,8 @@ def decompressed(
         kind = _GzipStream
     elif head.startswith(ZSTD_MAGIC):
         kind = _ZstdStream
+    elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        kind = _Utf16Stream
     stream = kind(raw, head)
     stream.whole_bytes, stream.free_bytes = whole_bytes, free_bytes
     return stream

@@ -199,11 +199,14 @@ FAMILIES: tuple[Family, ...] = (
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
     )),
-    Family("device_csv", 3, "device_table", (
+    Family("device_csv", 4, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     )),
-    Family("net_csv", 4, "net_table", (
+    Family("net_csv", 5, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
+    )),
+    Family("device_records", 1, "device_records", (
+        Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
     )),
 )  # fmt: skip
 """In the order in which they are asked."""

@@ -27,11 +27,19 @@ class HostSamples(OfMachine):
 
     table = "host_sample"
     columns = (
-        "cgroup", "interval_ns", "counter", "original_name", "kind", "unit", "time_source",
+        "cgroup", "device", "interval_ns", "counter", "original_name", "kind", "unit",
+        "time_source",
     )  # fmt: skip
 
     def sample(
-        self, place: int, meaning: Meaning, printed: object, *, original: str, cgroup: str | None
+        self,
+        place: int,
+        meaning: Meaning,
+        printed: object,
+        *,
+        original: str,
+        cgroup: str | None,
+        device: str | None = None,
     ) -> bool:
         """One number; False (and counted) where there is none."""
         number = self._number(place, meaning, printed)
@@ -39,7 +47,7 @@ class HostSamples(OfMachine):
             return False
         cgroup = None if cgroup is None else cgroup[:CGROUP_MAX_LENGTH]
         series = (
-            cgroup, self.interval_ns, meaning.counter, original, meaning.kind, meaning.unit,
+            cgroup, device, self.interval_ns, meaning.counter, original, meaning.kind, meaning.unit,
         )  # fmt: skip
-        self._keep(place, series, (cgroup, meaning.counter), number)
+        self._keep(place, series, (cgroup, device, meaning.counter), number)
         return True

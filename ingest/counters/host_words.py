@@ -26,8 +26,32 @@ def _pressure() -> list[Word]:
     return words
 
 
+_SENSORS = {
+    "cpu": "a CPU", "dimm": "a memory module", "disk": "a disk", "fan": "a fan",
+    "nvswitch": "an NVSwitch", "psu": "a power supply",
+}  # fmt: skip
+
+
+def _sensors() -> list[Word]:
+    """What a board's controller measures; ``device`` of a row says which of them."""
+    return [
+        word
+        for device, what in _SENSORS.items()
+        for word in (
+            Word(f"{device}_power", "W", "gauge", f"Power of {what}."),
+            Word(f"{device}_temperature", "celsius", "gauge", f"Temperature of {what}."),
+        )
+    ]
+
+
 HOST = Vocabulary(
     *_pressure(),
+    *_sensors(),
+    Word("fan_rotation", "rpm", "gauge", "Turns of a fan a minute."),
+    Word("fan_speed", "ratio", "gauge", "Speed of a fan, as a share of its highest."),
+    Word("system_power", "W", "gauge", "Power of the whole machine."),
+    Word("inlet_temperature", "celsius", "gauge", "Temperature of the air that comes in."),
+    Word("outlet_temperature", "celsius", "gauge", "Temperature of the air that goes out."),
     Word("cpu_time", "ns", "cumulative", "CPU time of the control group, of all CPUs together."),
     Word("cpu_periods", "count", "cumulative", "Periods of the CPU quota in which it wanted CPU."),
     Word("cpu_throttled_periods", "count", "cumulative", "Those in which its quota ran out."),

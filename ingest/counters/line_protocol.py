@@ -18,6 +18,10 @@ _FIELD = re.compile(
 _TAG = re.compile(r"(?<!\\),((?:\\.|[^,= \\])++)=((?:\\.|[^, \\])*+)")
 
 
+TELEGRAF = frozenset(("nvidia_smi", "prometheus", "infiniband", "ethtool", "net"))
+"""Measurements of Telegraf's inputs."""
+
+
 class Point(NamedTuple):
     """A line."""
 
@@ -27,6 +31,11 @@ class Point(NamedTuple):
     """The fields, as they are printed."""
     stamp: str
     """Digits of its time."""
+
+    @property
+    def is_of_telegraf(self) -> bool:
+        """Whether an input of Telegraf that is known writes such points."""
+        return self.measurement in TELEGRAF or self.measurement.startswith("DCGM_")
 
     def fields(self) -> Iterator[tuple[str, str | None]]:
         """Names and printed numbers, without the letter of their type; None for a text."""

@@ -9,6 +9,7 @@ from tracekit.ingest.counters import exposition
 from tracekit.ingest.counters.exposition import Series
 from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.host_words import HOST
+from tracekit.ingest.counters.samples import count_further_machines
 from tracekit.ingest.counters.storage_samples import StorageSamples
 from tracekit.ingest.counters.storage_words import STORAGE
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -98,12 +99,7 @@ class MachineSamples:
             if samples.rows_count:
                 samples.finish()
         if self._others_count:
-            self._sink.count(
-                "further_machine",
-                self._others_count,
-                doc="Samples of a machine or its disks in a file whose first such samples are of "
-                "another machine: not kept. Ask for one instance a file.",
-            )
+            count_further_machines(self._sink, self._others_count)
 
 
 def _in_its_unit(meaning: Meaning, number: str) -> tuple[Meaning, object]:

@@ -6,17 +6,27 @@ A wide table has a column a counter, a long one a row a number with its counter'
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tracekit.errors import InputError
 from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters.units import MEMORY, SIZES
 
 MAX_COLUMNS = 1000
 TIME_WORDS = (
     "timestamp", "time", "datetime", "date_time", "ts", "epoch", "epoch_s", "time_s", "date",
+    "timestamp_s", "timestamp_ms", "timestamp_us", "timestamp_ns", "time_ms", "time_us", "time_ns",
+    "epoch_ms", "epoch_us", "epoch_ns", "ts_ms", "ts_us", "ts_ns", "unix_time", "unixtime",
+    "query_time", "@timestamp",
 )  # fmt: skip
+"""Headers of times; how many digits a number has tells its unit."""
 HOST_WORDS = ("hostname", "host", "node", "node_name", "nodename")
+LABEL_WORDS = frozenset(
+    ("phase", "label", "stage", "state", "marker", "workload", "activity", "mode")
+)
+"""Headers of columns that say in words what went on."""
 VALUE_WORDS = ("value", "metric_value", "val")
 """Headers that say what a column is, whatever the table counts."""
 
@@ -40,7 +50,9 @@ def header_of(line: str) -> tuple[str, list[str]] | None:
 
 
 def cells_of(text: str, delimiter: str) -> list[str]:
-    """The cells of a row; none where its quotes do not pair."""
+    """The cells of a row; none where its quotes do not pair. A blank parts them however wide."""
+    if delimiter == " ":
+        return text.split()
     if '"' not in text:
         return text.split(delimiter)
     try:
@@ -51,12 +63,22 @@ def cells_of(text: str, delimiter: str) -> list[str]:
 
 def bare_name(name: str) -> str:
     """A header in lower case, without its unit in brackets."""
-    return name.partition("[")[0].strip().lower()
+    return without_unit(name).lower()
+
+
+def without_unit(name: str) -> str:
+    """A header without its unit in brackets."""
+    named = name.partition("[")[0].strip()
+    said = _PARENTHESES.search(named)
+    return named[: said.start()].strip() if said and said[1] in _UNITS else named
 
 
 def unit_of(text: str) -> str | None:
-    """The unit in brackets at the end of a header."""
-    return text.rpartition("[")[2].rstrip("] ") if text.rstrip().endswith("]") else None
+    """The unit in brackets at the end of a header; in parentheses where it is surely one."""
+    if text.rstrip().endswith("]"):
+        return text.rpartition("[")[2].rstrip("] ")
+    said = _PARENTHESES.search(text)
+    return said[1] if said and said[1] in _UNITS else None
 
 
 def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]:
@@ -67,6 +89,10 @@ def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]
         return names.index(text.strip()), unit
     bare = text.rpartition("[")[0].strip() if unit is not None else None
     return (names.index(bare) if bare in names else None), unit
+
+
+_PARENTHESES = re.compile(r"\(([^()\[\]]{1,12})\)\s*\Z")
+_UNITS = frozenset(unit for sizes in SIZES.values() for unit in sizes) | set(MEMORY) | {"s", "ms"}
 
 
 C = TypeVar("C")

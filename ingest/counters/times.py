@@ -13,7 +13,7 @@ EARLIEST_NS, LATEST_NS = (s * 10**9 for s in EPOCH_S)
 
 _EPOCH = re.compile(r"(\d{9,19})(?:\.(\d{1,12}))?")
 _ISO = re.compile(
-    r"(\d{4})-?(\d{2})-?(\d{2})[T_ ](\d{2})[:-]?(\d{2})[:-]?(\d{2})(?:[.,](\d{1,9}))?\d*"
+    r"(\d{4})[-/]?(\d{2})[-/]?(\d{2})[T_ ](\d{2})[:-]?(\d{2})[:-]?(\d{2})(?:[.,](\d{1,9}))?\d*"
     r" ?(Z|UTC|[+-]\d{2}:?\d{2})?"
 )
 _DATE_COMMAND = re.compile(

@@ -59,6 +59,7 @@ SIZES: dict[str, Sizes] = {
     "celsius": _CELSIUS,
     "dBm": _of(1, "dBm"),
     "mA": _of(1, "mA") | _of(1000, "A") | _of(Fraction(1, 1000), "uA"),
+    "rpm": _of(1, "rpm"),
     "V": _of(1, "V") | _of(Fraction(1, 1000), "mV"),
 }
 """Of each canonical unit, the units that can be turned into it."""

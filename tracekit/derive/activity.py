@@ -68,12 +68,17 @@ def activity_tables(
         base_ns = origin_ns if base_ns is None else base_ns
         shift = (origin_ns - base_ns) / 1e9
         signals[counter] = [replace(r, times=r.times + shift) for r in readings]
-        if chosen is None or (counter in LONGER and chosen.row["verdict"] == "steps"):
+        covered_ratio = chosen.covered_ratio if chosen is not None else 0.0
+        may_be_longer = (
+            counter in LONGER and chosen is not None and chosen.row["verdict"] == "steps"
+        )
+        if covered_ratio < 1 or may_be_longer:
             period = period_of(signals[counter], counter, ceiling(con, counter))
             looked_at.append(period)
-            if chosen is None and any(part.is_periodic for part in period.parts):
+            if period.covered_ratio > covered_ratio:
+                # What only some machines show may be the rhythm of a job of their own.
                 chosen = period
-            elif chosen is not None and (times := _times_longer(period, chosen)):
+            elif may_be_longer and chosen and (times := _times_longer(period, chosen)):
                 name = SIGNALS[chosen.row["counter"]].name
                 period.row["reason"] += f", in which {name} repeats {times} times"
                 chosen = period

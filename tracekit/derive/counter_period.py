@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 MIN_STRENGTH = 0.4
 """Autocorrelation at the period and at twice the period: what is weaker has no clear boundaries."""
 MAX_P_VALUE = 0.01
+MIN_FOUND = 0.5
+"""Share of the readings in which repetitions are found one by one, from which they are steps."""
 SAME_PERIOD = 0.02
 """Two periods, or a whole multiple of one and the other, that differ by no more are one."""
 
@@ -77,6 +79,15 @@ class CounterPeriod:
     starts: Floats
     parts: tuple[Part, ...] = ()
     """That which shows the period first; several periodic ones have no period in common."""
+
+    nodes: frozenset[str] = frozenset()
+    """Machines whose devices vary."""
+
+    @property
+    def covered_ratio(self) -> float:
+        """Share of those machines that show a period."""
+        periodic = {n for part in self.parts if part.is_periodic for n in part.nodes.values()}
+        return len(periodic) / len(self.nodes) if self.nodes else 0.0
 
 
 def no_period(reason: str, **more: Any) -> dict[str, Any]:
@@ -130,6 +141,7 @@ def _judged(
 ) -> CounterPeriod:
     """The same of one stretch: of each group of devices that go together, else of all."""
     moving = moving_of(readings, counter)
+    nodes = frozenset(reading.node for reading in moving)
     groups = _groups(moving, interval) if len(moving) > 1 else []
     known = [group for group in groups if len(group) > 1 or len(groups) == len(moving) < 3]
     parts = [_part(group, counter, ceiling, interval, max_p_value) for group in known]
@@ -138,7 +150,7 @@ def _judged(
     if not periodic:
         # Noise may hide from each pair of devices what all together show.
         whole = _part([(r, 0.0) for r in moving], counter, ceiling, interval, max_p_value)
-        return CounterPeriod(whole.row, whole.starts, (whole,))
+        return CounterPeriod(whole.row, whole.starts, (whole,), nodes)
     first = periodic[0]
     others = [part for part in periodic[1:] if not have_one_period(first, part)]
     if others:
@@ -147,8 +159,14 @@ def _judged(
         )
         about = {k: first.row[k] for k in ("counter", "interval_ns")}
         row = no_period(f"{SIGNALS[counter].name} has no common period: {said}", **about)
-        return CounterPeriod(row | {"gpus_count": len(moving)}, first.starts[:0], tuple(parts))
-    return CounterPeriod(dict(first.row), first.starts, tuple(parts))
+        return CounterPeriod(
+            row | {"gpus_count": len(moving)}, first.starts[:0], tuple(parts), nodes
+        )
+    row = dict(first.row)
+    together_count = sum(len(part.lags) for part in periodic)
+    if together_count < len(moving):
+        row["reason"] += f" ({together_count} of the {len(moving)} that vary)"
+    return CounterPeriod(row, first.starts, tuple(parts), nodes)
 
 
 def _few(part: Part) -> str:
@@ -235,6 +253,12 @@ def _part(
             f"steps of {1 / (1 / interval - 1 / period):.3g} s and shorter ones"
         )
     starts = boundaries(mean, found_rhythm.period_samples) * interval + float(grid[0])
+    found_s = float(np.nansum(np.diff(starts)))
+    if found_s < MIN_FOUND * float(grid[-1] - grid[0]):
+        return none(
+            f"{name} repeats every {period:.3g} s in the mean, but most of its repetitions cannot "
+            "be found: layers or microbatches within longer steps may do so"
+        )
     of = plural(len(moving), "port" if SIGNALS[counter].is_port else "GPU")
     about |= {"verdict": "steps", "reason": f"the period of {name} of {of}"}
     return Part(no_period("") | about, starts, lags, nodes)

@@ -101,6 +101,8 @@ class Folded:
     """Share of the period that holds ``MOST`` of the bytes."""
     explained_ratio: float
     bursts_count: int
+    smeared_ratio: float
+    """An interval's share of the period: by so much its mean widens what flows within it."""
 
 
 def statements(
@@ -272,7 +274,7 @@ def _traffic(
                 continue
             if folded.most_ratio <= BURST_RATIO and folded.explained_ratio >= MIN_FOLDED:
                 by_words[name, "bursts", folded.bursts_count].append((node, folded))
-            elif folded.most_ratio >= THROUGHOUT_RATIO:
+            elif folded.most_ratio - folded.smeared_ratio >= THROUGHOUT_RATIO:
                 by_words[name, "throughout", 0].append((node, folded))
     for (name, kind, count), flows in by_words.items():
         ratio = max(f.most_ratio for _, f in flows)
@@ -363,7 +365,8 @@ def _folded(readings: Sequence[Readings], part: Part, node: str) -> Folded | Non
     high = means > (means.max() + means.min()) / 2
     bursts = int((high & ~np.roll(high, 1)).sum())
     explained = 1 - rest / total if total else 0.0
-    return Folded(float(values.mean()), most, explained, bursts)
+    smeared = float(part.row["interval_ns"] / part.row["period_ns"])
+    return Folded(float(values.mean()), most, explained, bursts, smeared)
 
 
 # --- copies, ports --------------------------------------------------------------------------------

@@ -60,14 +60,15 @@ TABLES = (
     ),
     source_table(
         "host_sample",
-        "One counter of a machine, or of a control group on it, at one moment.",
-        (*PLACE_GRAIN, "cgroup", "counter"),
+        "One counter of a machine, of a control group on it or of a part of it, at one moment.",
+        (*PLACE_GRAIN, "cgroup", "device", "counter"),
         col(
             "cgroup",
             "VARCHAR",
             "Control group, as its path below the mount; null: the whole machine, or not said.",
             "name",
         ),
+        col("device", "VARCHAR", "Fan, power supply, CPU ... that a sensor is of; null: none."),
         col("interval_ns", "BIGINT", "Time before time_ns that a window is of."),
         *_SAMPLE,
     ),

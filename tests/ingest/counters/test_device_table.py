@@ -54,8 +54,6 @@ def test_gpus_and_ports_of_one_row_share_its_time() -> None:
     assert {r["node"] for r in sink.rows("net_sample")} == {"node7"}
     assert sink.counters == {
         "no_value": 1,
-        "column_not_read_it_names_no_device": 1,
-        "column_not_read_no_table_holds_readings": 1,
     }
 
 
@@ -77,6 +75,14 @@ def test_gpus_and_ports_of_one_row_share_its_time() -> None:
         ("gpu0_nvlink_tx_gb_s", "gpu", "0", "nvlink_tx", 1e9),
         ("gpu0_mem_used_mb", "gpu", "0", "memory_used", 2.0**20),
         ("power_w_gpu1", "gpu", "1", "power", 1),
+        ("fan3_rpm", "host", "fan3", "fan_rotation", 1),
+        ("fan3_speed_pct", "host", "fan3", "fan_speed", 0.01),
+        ("psu0_input_power_kw", "host", "psu0", "psu_power", 1000),
+        ("cpu1_temp_c", "host", "cpu1", "cpu_temperature", 1),
+        ("nvme2_temperature [C]", "host", "nvme2", "disk_temperature", 1),
+        ("sys_power_w", "host", "", "system_power", 1),
+        ("total_system_pwr [W]", "host", "", "system_power", 1),
+        ("ambient_temp_c", "host", "", "inlet_temperature", 1),
     ],
 )
 def test_a_header_says_device_counter_and_unit(
@@ -97,9 +103,11 @@ def test_a_header_says_device_counter_and_unit(
         ("ib0_tx", "nobody knows"),  # bytes or packets, in all or a second
         ("gpu0_memory_used", "unit does not fit"),  # bytes, MiB or GiB
         ("gpu0_util", "unit does not fit"),  # 0.99 or 99
-        ("sys_power_w", "names no device"),
-        ("phase", "names no device"),
-        ("fan2_rpm", "no table"),
+        ("total_power_w", "names no device"),  # of which devices
+        ("phase_power", "names no device"),
+        ("fan2_volts", "no counter of such"),
+        ("psu0_power", "no counter of such"),  # W or kW
+        ("nvlink0_tx_bytes_s", "whose GPU"),
         ("gpu7_bmc_power_w", "same meaning"),
     ],
 )
@@ -112,6 +120,53 @@ def test_a_column_that_is_not_read_is_listed_with_the_reason(header: str, reason
     sink = reading(f"{line}\n1763800000,1,2,3\n")
     assert len(sink.rows("gpu_sample")) == 2
     assert sum(n for name, n in sink.counters.items() if "column_not_read" in name) == 1
+
+
+SENSORS = """\
+time,phase,sys_power_w,fan1_rpm,psu0_power_w,note
+1763800000,load,6000,5400,3100,7
+1763800001,train,6100,n/a,3100,8
+1763800002,train,6200,5410,3100,8
+1763800004,,6000,5410,3100,8
+"""
+
+
+def test_sensors_of_a_machine_are_its_rows() -> None:
+    sink = reading(SENSORS, "bmc_node7.csv")
+    rows = sink.rows("host_sample", "place", "device", "counter", "value", "unit")
+    assert rows[:4] == [
+        (2, None, "system_power", 6000.0, "W"),
+        (2, "fan1", "fan_rotation", 5400.0, "rpm"),
+        (2, "psu0", "psu_power", 3100.0, "W"),
+        (3, None, "system_power", 6100.0, "W"),
+    ]
+    assert len(rows) == 11
+    assert sink.facts["host_name"] == "node7"
+    assert sink.counters == {"no_value": 1, "column_not_read_it_names_no_device": 1}
+
+
+def test_a_label_is_an_annotation_for_as_long_as_it_stays() -> None:
+    sink = reading(SENSORS)
+    rows = sink.rows("annotation", "place", "name", "start_ns", "dur_ns", "domain")
+    begun = 1_763_800_000 * 10**9
+    assert rows == [
+        (2, "load", begun, 10**9, "label"),
+        (3, "train", begun + 10**9, 3 * 10**9, "label"),
+    ]
+
+
+def test_sensors_of_a_second_machine_are_counted_and_not_kept() -> None:
+    text = "time,host,sys_power_w,fan1_rpm\n1763800000,a1,1,2\n1763800000,a2,3,4\n"
+    sink = reading(text)
+    assert [r["value"] for r in sink.rows("host_sample")] == [1.0, 2.0]
+    assert sink.counters["further_machine"] == 2
+    assert sink.facts["host_name"] == "a1"
+
+
+def test_a_file_of_what_gpus_did_is_the_node_s() -> None:
+    """gpu_node0.csv and ib_node0.csv are of one machine: no name of one has an underscore."""
+    rows = reading(TABLE, "gpu_node0.csv").rows("gpu_sample")
+    assert {r["node"] for r in rows} == {"node0"}
 
 
 def test_what_a_bmc_reads_alone_is_the_device_s() -> None:

@@ -1,0 +1,204 @@
+"""Headers that name a device, a metric and a unit: ``gpu0_power_w``, ``tx_bytes_eth0``.
+
+A kind of device with its number stands in front or behind; the machine itself has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tracekit.ingest.base import stated_host
+from tracekit.ingest.counters import fields, net_words, rdma_names
+from tracekit.ingest.counters.device_samples import Column
+from tracekit.ingest.counters.gpu_words import GPU
+from tracekit.ingest.counters.host_words import HOST
+from tracekit.ingest.counters.table import unit_of, without_unit
+from tracekit.ingest.counters.units import MEMORY, SIZES
+from tracekit.ingest.counters.vocabulary import Meaning
+
+_PORTS = ("ib", "eth", "mlx5", "nic", "hca", "roce", "rdma", "port")
+_SENSED = {
+    "nvswitch": "nvswitch", "cpu": "cpu", "disk": "disk", "nvme": "disk", "fan": "fan",
+    "psu": "psu", "dimm": "dimm",
+}  # fmt: skip
+"""Parts of a machine, by how headers call them."""
+_MACHINE = frozenset(("sys", "system", "chassis", "node", "host", "server", "machine"))
+"""Words for all of it."""
+_DEVICE = rf"(gpu|{'|'.join((*_PORTS, *_SENSED, 'nvlink'))})[_ -]?(\d{{1,4}})"
+_BETWEEN = "_.:/ -"
+_FRONT = re.compile(rf"{_DEVICE}[{_BETWEEN}]", re.I)
+_BEHIND = re.compile(rf"[{_BETWEEN}]{_DEVICE}\Z", re.I)
+_LABELLED = re.compile(r"([A-Za-z_:]\w*)\{(.{1,2000})\}")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_SENSORS = frozenset(("bmc", "oob", "ipmi", "redfish", "board", "gpu"))
+"""Words that say who read a number, not what it is."""
+
+_NOT_UNITS = {"errors", "events", "times", "frames", "b"}
+"""Words that say what is counted, however many of them there are."""
+_SIZED = ("bytes/s", "packets/s", "bytes", "packets", "0..1", "Hz", "mJ")
+"""Units in which people write several sizes, so that a header must say which."""
+
+
+def _measures() -> dict[str, tuple[str, float]]:
+    measures = {}
+    for unit in (*_SIZED, "W", "degrees Celsius", "rpm", "count"):
+        sizes = MEMORY if unit == "bytes" else SIZES[unit]
+        for spelling in reversed(sizes):  # bytes stand before bits, and count
+            end = spelling.lower().replace("/s", "_s")
+            if end not in _NOT_UNITS:
+                measures[end] = (unit, float(sizes[spelling]))
+    return measures
+
+
+_MEASURES = _measures()
+"""How a header ends, in lower case: its unit, and the size of it. MB/s and Mb/s differ in the case
+of one letter, which people leave out: what is written ``bps`` is bits, and ``b/s`` bytes."""
+_BITS = {unit: SIZES["bytes/s"][unit] for unit in SIZES["bits/s"]}
+"""Mb/s as it is spelled in brackets, where case is not lost."""
+_DIRECTIONS = {
+    "tx": "tx", "xmit": "tx", "sent": "tx", "send": "tx", "out": "tx", "transmit": "tx",
+    "rx": "rx", "rcv": "rx", "recv": "rx", "received": "rx", "in": "rx", "receive": "rx",
+}  # fmt: skip
+_RATES = {"bytes/s": "rate", "packets/s": "packet_rate"}
+_TOTALS = {"bytes": "bytes", "packets": "packets"}
+
+
+def is_second(name: str) -> bool:
+    """Whether somebody else than the device reads it (its board's controller)."""
+    return not _SENSORS.isdisjoint(re.split(r"[^a-z]+", name.lower())[1:])
+
+
+def column_of(at: int, name: str) -> Column | str:
+    """What a header names; else why it is not read."""
+    if labelled := _LABELLED.fullmatch(name.strip()):
+        return _of_metric(at, labelled[1], dict(_LABEL.findall(labelled[2])), name)
+    plain = without_unit(name)
+    if device_match := _FRONT.match(plain):
+        metric = plain[device_match.end() :]
+    elif device_match := _BEHIND.search(plain):
+        metric = plain[: device_match.start()]
+    else:
+        words, unit, scale = _measured(plain, unit_of(name))
+        meaning = _of_machine(words, unit, scale, name)
+        if meaning is None:
+            return "it names no device with a number: a total, or what nobody knows"
+        return Column(at, "host", "", meaning, name)
+    kind, number = device_match[1].lower(), device_match[2]
+    if kind == "nvlink":
+        return "whose GPU's link it is, it does not say"
+    words, unit, scale = _measured(metric, unit_of(name))
+    if kind in _SENSED:
+        meaning = _sensor(_SENSED[kind], words, unit, scale, name)
+        if meaning is None:
+            return "no counter of such a device has that name and unit"
+        return Column(at, "host", f"{kind}{number}", meaning, name)
+    is_gpu = kind == "gpu"
+    # nvidia-smi's own names (utilization.gpu) have units that are known.
+    queried = fields.of_smi(metric.strip(), unit_of(name)) if is_gpu and "." in metric else None
+    meaning = (
+        queried or _gpu(words, unit, scale, name) if is_gpu else _port(words, unit, scale, name)
+    )
+    if meaning is None:
+        return "nobody knows what it counts, or its unit does not fit"
+    device = str(int(number)) if is_gpu else f"{kind}{'_' if kind == 'mlx5' else ''}{number}"
+    return Column(at, "gpu" if is_gpu else "port", device, meaning, name)
+
+
+def _of_metric(at: int, metric: str, labels: Mapping[str, str], header: str) -> Column | str:
+    """A metric of dcgm-exporter with its labels, as dashboards export them."""
+    meaning = fields.of_dcgm(metric)
+    if meaning is None or not re.fullmatch(r"\d{1,4}", labels.get("gpu", "")):
+        return "no metric of a GPU of dcgm-exporter"
+    node = stated_host(labels.get("Hostname") or labels.get("hostname"))
+    return Column(at, "gpu", labels["gpu"], meaning, header, node)
+
+
+def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, float]:
+    """The words of a metric, and the unit and its size that stand at its end."""
+    plain = re.sub(r"(?:/|_?per_?)s(?:ec(?:ond)?)?$", "_s", metric.strip(), flags=re.I)
+    words = [w for w in re.split(r"[^A-Za-z0-9%]+", plain.lower()) if w]
+    if bracket is not None:
+        said = re.sub(r"/sec$", "/s", bracket.strip())
+        if said != said.lower() and (size := _BITS.get(said)):
+            return words, "bytes/s", float(size)
+        unit, scale = _MEASURES.get(said.lower().replace("/s", "_s"), (None, 1.0))
+        return words, unit, scale
+    for length in (2, 1):
+        if len(words) > length and (known := _MEASURES.get("_".join(words[-length:]))):
+            # "tx_bytes": what is counted is its unit too.
+            return words[:-length] or words, *known
+    return words, None, 1.0
+
+
+def _gpu(words: Sequence[str], unit: str | None, scale: float, header: str) -> Meaning | None:
+    for said in (words, [w for w in words if w not in _SENSORS]):
+        counter = fields.counter_of_words(said)
+        if counter is not None:
+            word = GPU[counter]
+            # Bytes or MiB, 0.99 or 99: of these no number says its unit itself.
+            if word.unit == unit or (unit is None and word.unit not in _SIZED):
+                return GPU.meaning(counter, scale, header[:80])
+            return None
+    return None
+
+
+def _port(words: Sequence[str], unit: str | None, scale: float, header: str) -> Meaning | None:
+    ways = [_DIRECTIONS[w] for w in words if w in _DIRECTIONS]
+    rest = [w for w in words if w not in _DIRECTIONS and w not in ("data", "rate", "throughput")]
+    if len(ways) == 1 and not rest and unit is not None:
+        end = _RATES.get(unit) or _TOTALS.get(unit)
+        return _scaled(f"{ways[0]}_{end}", scale) if end is not None else None
+    if rdma_names.is_port_counter(own := "_".join(words)):
+        return rdma_names.port_meaning(own)
+    name = "_".join([*ways, *rest]) if len(ways) == 1 else "_".join(words)
+    for said in (name, f"{name}_packets", f"{name}_bytes"):
+        if rest and net_words.is_word(said):
+            known = net_words.meaning(said)
+            fits = unit is None or known.unit in (unit, "packets" if unit == "count" else unit)
+            return _scaled(said, scale) if fits else None
+    return None
+
+
+def _sensor(
+    device: str, words: Sequence[str], unit: str | None, scale: float, header: str
+) -> Meaning | None:
+    """Power and temperature of a part, and how fast a fan turns; each with its unit."""
+    if unit is None and len(words) == 1 and words[0] in _MEASURES:
+        (unit, scale), words = _MEASURES[words[0]], ()  # fan1_rpm
+    said = {_FULL.get(w, w) for w in words} - _SENSORS - {"speed", "input", "in"}
+    if device == "fan" and not said - {"rotation", "duty", "pwm"}:
+        counter = {"rpm": "fan_rotation", "0..1": "fan_speed"}.get(unit or "")
+        return HOST.meaning(counter, scale, header[:80]) if counter else None
+    # What a header repeats in its unit it may leave out: psu0_w is its power.
+    named = {"W": "power", "degrees Celsius": "temperature"}.get(unit or "")
+    counter = f"{device}_{named}"
+    if named is None or said - {named} or counter not in HOST:
+        return None
+    return HOST.meaning(counter, scale, header[:80])
+
+
+def _of_machine(
+    words: Sequence[str], unit: str | None, scale: float, header: str
+) -> Meaning | None:
+    """Power of all of the machine, and the temperature of its air."""
+    said = [w for word in words if (w := _FULL.get(word, word)) not in _SENSORS]
+    counter = None
+    if unit == "W" and set(said) <= {*_MACHINE, "power", "total"} and _MACHINE & set(said):
+        counter = "system_power"
+    elif unit == "degrees Celsius" and said in (
+        ["inlet", "temperature"],
+        ["outlet", "temperature"],
+    ):
+        counter = "_".join(said)
+    return HOST.meaning(counter, scale, header[:80]) if counter else None
+
+
+_FULL = {"temp": "temperature", "pwr": "power", "ambient": "inlet", "exhaust": "outlet"}
+"""Words that people shorten, or say otherwise."""
+
+
+def _scaled(counter: str, scale: float) -> Meaning:
+    known = net_words.meaning(counter)
+    whole = round(scale)
+    return known._replace(scale=whole if whole == scale else scale)

@@ -1,0 +1,315 @@
+"""Records of devices' counters, as collectors of one's own write them in JSON, points or rows.
+
+A record is a moment: an object of JSON (a line, an element of a list, or the columns of an object
+of lists), a point of InfluxDB's line protocol, or a row of a table that has a column for the
+device. What is nested below a device (``"gpus": [{"index": 0, "power_w": 690}]``), and what stands
+beside its number (``gpu=0``), is called ``gpu0_power_w``; from there on names are read as the
+headers of ``device_headers``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tracekit.ingest import files, streams
+from tracekit.ingest.base import Recognition, Sink, SourceFile
+from tracekit.ingest.counters import line_protocol, times
+from tracekit.ingest.counters.device_headers import column_of, is_second
+from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
+from tracekit.ingest.counters.documents import dicts_of
+from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.table import (
+    HOST_WORDS,
+    LABEL_WORDS,
+    TIME_WORDS,
+    bare_name,
+    cells_of,
+    header_line,
+    header_of,
+)
+from tracekit.ingest.lines import lines, shape
+
+KIND = "device_records"
+MIN_COUNTERS = 2
+"""Known counters of a record from which its file is surely one of devices."""
+MAX_NAMES = 20_000
+"""Different names of a file; those after are counted alone."""
+MAX_DEPTH = 4
+"""Objects within objects that are looked into."""
+
+_GPUS = ("gpu", "gpus", "gpu_id", "gpu_index", "card", "cards", "device", "devices", "gpuid")
+_PORTS = (
+    "port", "ports", "iface", "ifname", "interface", "interfaces", "nic", "nics", "hca", "hcas",
+)  # fmt: skip
+_INDICES = ("index", "idx", "id", "gpu", "gpu_id", "gpu_index", "minor_number", "device")
+_NAMES = ("name", "port", "iface", "ifname", "interface", "device", "id")
+_GPU_NUMBER = re.compile(r"(?:(?:gpu|card|cuda|nvidia|device)[ _:-]?)?(\d{1,4})", re.I)
+_PORT_NAME = re.compile(r"(?:ib|eth|mlx5|nic|hca|roce|rdma|port)[_-]?\d{1,4}", re.I)
+_OF_TRAINING = frozenset(("loss", "lr", "iteration", "global_step", "learning_rate", "perplexity"))
+"""Names of what a training log reports: its lines are another reader's."""
+
+
+class Record(NamedTuple):
+    """What was read at a moment."""
+
+    time: str
+    host: str | None
+    numbers: dict[str, str]
+    """Printed numbers and words by their names."""
+
+
+# --- from what is written to records --------------------------------------------------------------
+
+
+def of_object(value: Mapping[str, Any], around: Record | None = None) -> Record | None:
+    """The record that an object of JSON is; None where nothing states a time."""
+    plain = {key.strip(): v for key, v in value.items()}
+    lower = {key.lower(): key for key in plain}
+    time = next((plain[lower[w]] for w in TIME_WORDS if w in lower), None)
+    host = next((plain[lower[w]] for w in HOST_WORDS if w in lower), None)
+    if isinstance(time, bool) or not isinstance(time, int | float | str):
+        if around is None:
+            return None
+        time = around.time
+    host = host if isinstance(host, str) else (around.host if around else None)
+    skip = {lower[w] for w in (*TIME_WORDS, *HOST_WORDS) if w in lower}
+    prefix = _device_beside(plain, lower, skip)
+    numbers: dict[str, str] = {}
+    for key, inner in plain.items():
+        if key not in skip:
+            _flatten(f"{prefix}{key}", inner, numbers, MAX_DEPTH)
+    return Record(str(time), host, numbers)
+
+
+def _device_beside(plain: Mapping[str, Any], lower: Mapping[str, str], skip: set[str]) -> str:
+    """``gpu0_`` or ``ib3_`` where a record says in a part of its own whose it is."""
+    for words, named in ((_GPUS, _gpu_named), (_PORTS, _port_named)):
+        for word in words:
+            key = lower.get(word)
+            if key is not None and (name := named(plain[key])) is not None:
+                skip.add(key)
+                return f"{name}_"
+    return ""
+
+
+def _gpu_named(value: object) -> str | None:
+    found = _GPU_NUMBER.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
+    return f"gpu{int(found[1])}" if found else None
+
+
+def _port_named(value: object) -> str | None:
+    text = str(value).strip()
+    return text if _PORT_NAME.fullmatch(text) else None
+
+
+def _flatten(name: str, value: Any, into: dict[str, str], depth: int) -> None:
+    """Numbers and words below a name; elements of a list of devices by their numbers."""
+    if isinstance(value, bool) or value is None or not depth:
+        return
+    if isinstance(value, int | float | str):
+        into[name] = str(value)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            within = key.strip()
+            if name.lower() in (*_GPUS, *_PORTS):
+                device = (_gpu_named if name.lower() in _GPUS else _port_named)(within)
+                _flatten(device or f"{name}_{within}", inner, into, depth - 1)
+            else:
+                _flatten(f"{name}_{within}", inner, into, depth - 1)
+    elif isinstance(value, list):
+        is_gpu = name.lower() in _GPUS
+        if not is_gpu and name.lower() not in _PORTS:
+            return
+        for inner in dicts_of(value):
+            keys = _INDICES if is_gpu else _NAMES
+            named = _gpu_named if is_gpu else _port_named
+            said = {k.lower(): (k, v) for k, v in inner.items()}
+            for key in keys:
+                if key in said and (device := named(said[key][1])) is not None:
+                    rest = {k: v for k, v in inner.items() if k != said[key][0]}
+                    _flatten(device, rest, into, depth - 1)
+                    break
+
+
+def of_document(value: Any) -> Iterator[Record | None]:
+    """The records of a value of JSON: an object, a list of them, or an object of columns."""
+    if isinstance(value, list):
+        for inner in value:
+            yield of_object(inner) if isinstance(inner, dict) else None
+        return
+    if not isinstance(value, dict):
+        yield None
+        return
+    columns = {k: v for k, v in value.items() if isinstance(v, list)}
+    lengths = {len(v) for v in columns.values()}
+    is_of_columns = len(lengths) == 1 and any(k.strip().lower() in TIME_WORDS for k in columns)
+    if is_of_columns:
+        beside = {k: v for k, v in value.items() if k not in columns}
+        for row in range(lengths.pop()):
+            yield of_object({**beside, **{k: v[row] for k, v in columns.items()}})
+        return
+    own = of_object(value)
+    if own is not None:
+        yield own
+        return
+    lists = [v for v in value.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
+    for inner in lists if len(lists) == 1 else [[None]]:
+        for element in inner:
+            yield of_object(element) if isinstance(element, dict) else None
+
+
+def of_point(text: str) -> Record | None:
+    """The record that a line of the line protocol is."""
+    read = line_protocol.point(text)
+    if read is None or read.is_of_telegraf:
+        return None
+    tags = {k.lower(): v for k, v in read.tags.items()}
+    if "index" in tags and not tags.keys() & set(_GPUS) and "gpu" in read.measurement.lower():
+        tags["gpu"] = tags.pop("index")
+    return of_object({**tags, "time": read.stamp, **{k: v for k, v in read.fields() if v}})
+
+
+class _Rows(NamedTuple):
+    """A table with a column that says whose a row is."""
+
+    delimiter: str
+    header: tuple[str, ...]
+
+    def record(self, line: str) -> Record | None:
+        cells = [c.strip() for c in cells_of(line, self.delimiter)]
+        if len(cells) != len(self.header):
+            return None
+        return of_object(dict(zip(self.header, cells, strict=True)))
+
+
+def _rows_of(line: str) -> _Rows | None:
+    named = header_of(line)
+    if named is None:
+        return None
+    names = [n.strip() for n in named[1]]
+    bare = [bare_name(n) for n in names]
+    if not set(bare) & set(TIME_WORDS) or not set(bare) & {*_GPUS, *_PORTS}:
+        return None
+    # Words that say what a column is lose their unit; those of counters keep it.
+    known = {*TIME_WORDS, *HOST_WORDS, *_GPUS, *_PORTS}
+    header = [b if b in known else n for b, n in zip(bare, names, strict=True)]
+    return _Rows(named[0], tuple(header)) if len(set(header)) == len(header) else None
+
+
+# --- recognition ----------------------------------------------------------------------------------
+
+
+def sniff(head: bytes, name: str) -> Recognition | None:
+    """Recognise a file by its first record: a time, and two counters of devices or more."""
+    found = _first(head)
+    if found is None or times.parse(found.time) is None:
+        return None
+    numbers = [n for n in found.numbers if n.lower().rpartition("_")[2] not in LABEL_WORDS]
+    if {n.lower() for n in numbers} & _OF_TRAINING:
+        return None
+    columns = [c for n in numbers if isinstance(c := column_of(0, n), Column)]
+    if len(columns) < MIN_COUNTERS:
+        return None
+    devices = len({(c.kind, c.device) for c in columns})
+    what = f"records of devices: {len(columns)} counters of {devices} in the first"
+    return Recognition(KIND, what, KIND)
+
+
+def _first(head: bytes) -> Record | None:
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"["):
+        return _first_of_json(text)
+    line = header_line(head)
+    rows = _rows_of(line)
+    if rows is not None:
+        second = text.split(b"\n", 2)[1:2]
+        return rows.record(second[0].decode("utf-8", "replace").rstrip("\r")) if second else None
+    return of_point(line) if line[:1] not in ("<", "#") else None
+
+
+def _first_of_json(text: bytes) -> Record | None:
+    decoder = json.JSONDecoder(parse_float=str, parse_constant=str)
+    plain = text.decode("utf-8", "replace")
+    try:
+        value, _ = decoder.raw_decode(plain)
+    except (ValueError, RecursionError):
+        # Longer than what is looked at: the first element of a list tells as much.
+        try:
+            value, _ = decoder.raw_decode(plain[1:].lstrip()) if plain[:1] == "[" else (None, 0)
+        except (ValueError, RecursionError):
+            return None
+    return next(of_document(value), None)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read(source: SourceFile, sink: Sink) -> None:
+    """Every number that has a meaning into gpu_sample, net_sample or host_sample."""
+    head = files.read_head(source)
+    with source.open() as stream:
+        reading = Reading(sink, stream, None, "line")
+        table = _Records(source, sink, reading)
+        if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+            for document in reading.documents():
+                for record in of_document(document.value):
+                    table.add(document.line, record)
+        else:
+            rows = _rows_of(header_line(head))
+            for line in lines(stream):
+                if line.number == 1 and rows is not None:
+                    continue
+                if line.text.strip() and not line.text.startswith("#"):
+                    found = rows.record(line.text) if rows else of_point(line.text.strip())
+                    table.add(line.number, found, line.text)
+        table.finish()
+        reading.finish(table.table.ports, streams.stream_problem(stream))
+
+
+class _Records:
+    def __init__(self, source: SourceFile, sink: Sink, reading: Reading) -> None:
+        self.table = Devices(source, sink, reading)
+        self._sink = sink
+        self._reading = reading
+        self._columns: dict[str, Column | None] = {}
+        self._meant: dict[tuple[str | None, ...], str] = {}
+        self._unread: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, place: int, record: Record | None, text: str = "") -> None:
+        """The counters of one record."""
+        moment = times.parse(record.time) if record is not None else None
+        if record is None or moment is None:
+            self._reading.bad(place, "no record with a time", shape(text) if text else None)
+            return
+        numbers = []
+        labels = []
+        for name in sorted(record.numbers, key=is_second):
+            if name.lower() in LABEL_WORDS:
+                labels.append((name, record.numbers[name]))
+            elif (column := self._column(name)) is not None:
+                numbers.append((column, record.numbers[name]))
+        self.table.add(place, moment, record.host, numbers, labels)
+
+    def finish(self) -> None:
+        """What is left, and which names were not read."""
+        self.table.finish()
+        for reason, names in self._unread.items():
+            tell_unread(self._sink, names, reason)
+
+    def _column(self, name: str) -> Column | None:
+        if name in self._columns:
+            return self._columns[name]
+        if len(self._columns) >= MAX_NAMES:
+            self._unread[f"the file has more than {MAX_NAMES} names"].append(name)
+            return None
+        found = column_of(len(self._columns), name)
+        if isinstance(found, Column) and self._meant.setdefault(found.key, name) != name:
+            found = "another column has the same meaning"
+        if isinstance(found, str):
+            self._unread[found].append(name)
+        self._columns[name] = found if isinstance(found, Column) else None
+        return self._columns[name]

@@ -1,0 +1,192 @@
+"""Samples of the devices that a table or a record names: GPUs, ports, parts of a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tracekit.ingest.base import Sink, SourceFile, write_columns
+from tracekit.ingest.counters import times
+from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
+from tracekit.ingest.counters.host_samples import HostSamples
+from tracekit.ingest.counters.names import node_in_name
+from tracekit.ingest.counters.net_samples import NetSamples, decimal, is_missing
+from tracekit.ingest.counters.samples import count_further_machines
+from tracekit.ingest.counters.status import Reading
+from tracekit.ingest.counters.table import count_unread
+from tracekit.ingest.counters.vocabulary import Meaning
+from tracekit.ingest.lines import shape
+
+MAX_SHARE = 1.5
+"""Highest share of the whole that a sensor's error explains."""
+MAX_LABELS = 10_000
+"""Annotations of a file: a column that says something new at every reading is no phase."""
+LABEL_MAX_LENGTH = 100
+
+
+class Column(NamedTuple):
+    """A column of numbers."""
+
+    at: int
+    kind: str
+    """gpu, port, or host (a part of the machine, or all of it)."""
+    device: str
+    """GPU's number, the port's or part's name; empty: the machine."""
+    meaning: Meaning
+    header: str
+    node: str | None = None
+    """Its machine, where the header says so."""
+
+    @property
+    def key(self) -> tuple[str | None, ...]:
+        """What no other column may have."""
+        return (self.node, self.kind, self.device, self.meaning.counter)
+
+
+class _Label(NamedTuple):
+    """What a column of words says."""
+
+    text: str
+    since_ns: int
+    until_ns: int
+    place: int
+
+
+class Devices:
+    """The samples of one file, of however many devices, moment by moment."""
+
+    def __init__(
+        self, source: SourceFile, sink: Sink, reading: Reading, *, names_hosts: bool = False
+    ) -> None:
+        """``names_hosts``: whether rows say whose they are; the file's name then says nothing."""
+        self._sink = sink
+        self._reading = reading
+        self.ports = NetSamples(sink, source)
+        node, named = node_in_name(source.name), self.ports.node
+        # gpu_node0.csv is what node0's GPUs did: no machine's name has an underscore.
+        if node is not None and (named is None or named.endswith(f"_{node}")):
+            self.ports.of_name(node)
+        self._gpus = GpuSamples(sink, source)
+        self._host = HostSamples(sink, source)
+        self._host.of_name(None if names_hosts else self.ports.node)
+        self._labels: dict[tuple[str | None, str], _Label] = {}
+        """By machine and header: what is said now."""
+        self._said: list[tuple[int, int, int, str, str]] = []
+        self._series: dict[tuple[str | None, Column], int] = {}
+        self._is_local = False
+        self._is_utc = times.says_utc(source.name)
+
+    def add(
+        self,
+        place: int,
+        moment: int,
+        host: str | None,
+        numbers: Iterable[tuple[Column, str]],
+        labels: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """What was read at a moment; ``labels`` by their headers."""
+        if isinstance(moment, times.Local) and self._is_utc:
+            moment = int(moment)
+        self._is_local |= isinstance(moment, times.Local)
+        self.ports.at(moment)
+        if host is not None:
+            self.ports.of_row(host)
+        for header, text in labels:
+            self._label((self.ports.node, header), text, int(moment), place)
+        is_ours = self._host.node in (None, self.ports.node)
+        self._host.at(moment)
+        if is_ours:
+            self._host.of(self.ports.node)
+        for column, text in numbers:
+            if column.kind == "gpu":
+                self._gpu(place, column, moment, text)
+            elif column.kind == "port":
+                self.ports.add(
+                    place, column.device, column.meaning, text, original=column.header[:80]
+                )
+            elif is_ours:
+                self._host.sample(
+                    place, column.meaning, text, original=column.header[:80], cgroup=None,
+                    device=column.device or None,
+                )  # fmt: skip
+            else:
+                count_further_machines(self._sink)
+
+    def finish(self) -> None:
+        """Write what is left, but the ports, which are finished with the reading."""
+        if self._gpus.rows_count or self._gpus.missing_count:
+            self._gpus.finish("local" if self._is_local else "epoch")
+            self._reading.good(self._gpus.rows_count)
+        if self._host.rows_count or self._host.missing_count:
+            self._host.finish()
+            self._reading.good(self._host.rows_count)
+        for (_, header), label in self._labels.items():
+            self._keep(header, label)
+        if self._said:
+            names = ("place", "start_ns", "dur_ns", "name", "producer_domain")
+            columns = dict(zip(names, map(list, zip(*self._said, strict=True)), strict=True))
+            constant = {"domain": "label", "style": "start_end", "is_gpu_twin": False}
+            count = len(self._said)
+            whole = columns | {name: [value] * count for name, value in constant.items()}
+            write_columns(self._sink, "annotation", whole)
+
+    def _label(self, key: tuple[str | None, str], text: str, moment: int, place: int) -> None:
+        """What a column of words says from here on; it holds until it says something else."""
+        now = self._labels.get(key)
+        if now is not None:
+            now = now._replace(until_ns=max(moment, now.until_ns))
+            if now.text == text and moment >= now.since_ns:
+                self._labels[key] = now
+                return
+            self._keep(key[1], now)
+        self._labels[key] = _Label(text, moment, moment, place)
+
+    def _keep(self, header: str, label: _Label) -> None:
+        text = label.text
+        if not text or decimal(text) is not None or is_missing(text):
+            return
+        if len(self._said) >= MAX_LABELS:
+            self._sink.count(
+                "label_not_kept",
+                severity="info",
+                doc=f"Labels after the first {MAX_LABELS} of a file: what changes so often is no "
+                "phase.",
+            )
+            return
+        dur_ns = label.until_ns - label.since_ns
+        self._said.append(
+            (label.place, label.since_ns, dur_ns, text[:LABEL_MAX_LENGTH], header[:80])
+        )
+
+    def _gpu(self, place: int, column: Column, moment: int, text: str) -> None:
+        number = decimal(text)
+        if number is None and not is_missing(text):
+            self._reading.bad(place, "a cell that should hold a number does not", shape(text))
+            return
+        share = number * column.meaning.scale if number is not None else 0.0
+        if column.meaning.unit == "0..1" and not 0 <= share <= MAX_SHARE:
+            self._sink.count(
+                "impossible_number",
+                doc="A share above 1 (if it is percent, its header must say so: _pct): left out.",
+                place=place,
+            )
+            return
+        node = column.node or self.ports.node
+        key = (node, column)
+        if key not in self._series:
+            gpu = Gpu(node=node, nvml_index=int(column.device))
+            self._series[key] = self._gpus.series(gpu, column.meaning, "content")
+        counted = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+        self._gpus.add(self._series[key], column.meaning, place, int(moment), number, counted)
+
+
+def tell_unread(sink: Sink, names: Sequence[str], reason: str) -> None:
+    """List the columns that were not read for one reason."""
+    # A name of its own for each reason: the words of the first count stay.
+    count_unread(sink, names, reason, f"_{_word(reason)}")
+
+
+def _word(reason: str) -> str:
+    """A reason as the end of a counter's name."""
+    return "_".join(re.findall(r"[a-z]+", reason.lower())[:4])

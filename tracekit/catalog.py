@@ -131,6 +131,7 @@ QUERY_FILES: tuple[str, ...] = (
     "nsys/cuda_api_sum",
     "nsys/nvtx_pushpop_sum",
     "nsys/nvtx_gpu_proj_sum",
+    "net/fabric_leaves",
     "net/fabric_path",
     "net/net_sources",
     "net/port_levels",

@@ -96,7 +96,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "queue statistics", "tc -s -j qdisc", True, "time lines between dumps"),
         Format("net", "wrapped samples", "one JSON object a line", True, "ts of each sample"),
     )),
-    Family("sonic_db", 1, "sonic_db", (
+    Family("sonic_db", 2, "sonic_db", (
         Format("net", "COUNTERS_DB", "redis-dump, sonic-db-dump", True, "expireat of each key"),
     )),
     Family("sonic_cli", 1, "sonic_cli", (

@@ -167,6 +167,8 @@ NET = Vocabulary(
     _one("pfcwd_rx_dropped_packets_last", "packets", "The same of the newest storm.", "gauge"),
     _one("pfcwd_detection_time", "ms", "Time without progress that is a storm.", "gauge"),
     _one("pfcwd_restoration_time", "ms", "Time without pause that ends a storm.", "gauge"),
+    _one("pfcwd_detection_time_left", "ms", "What of the first is still to pass.", "gauge"),
+    _one("pfcwd_restoration_time_left", "ms", "What of the second is still to pass.", "gauge"),
     _one("fec_corrected_codewords", "count", "Codewords put right."),
     _one("fec_uncorrectable_codewords", "count", "Codewords lost: packets were dropped."),
     _one("fec_symbol_errors", "count", "Symbols put right."),

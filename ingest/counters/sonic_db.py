@@ -107,12 +107,12 @@ _WATCHDOG = {
 _WATCHDOG_TIMES = {
     "PFC_WD_DETECTION_TIME": "pfcwd_detection_time",
     "PFC_WD_RESTORATION_TIME": "pfcwd_restoration_time",
+    "PFC_WD_DETECTION_TIME_LEFT": "pfcwd_detection_time_left",
+    "PFC_WD_RESTORATION_TIME_LEFT": "pfcwd_restoration_time_left",
 }
 _WATCHDOG_SILENT = frozenset(
     {
         "PFC_WD_ACTION",
-        "PFC_WD_DETECTION_TIME_LEFT",
-        "PFC_WD_RESTORATION_TIME_LEFT",
         "PFC_WD_STATUS",
         "BIG_RED_SWITCH_MODE",
     }

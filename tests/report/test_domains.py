@@ -261,6 +261,53 @@ def test_a_nic_is_below_the_switch_whose_port_leads_to_its_rank() -> None:
     assert rolled_up(at_nic, told)[0].scope.switches == ("leaf0",)
 
 
+def cable(host: str, nic_port: str | None, leaf: str) -> dict[str, Any]:
+    return {"host": host, "nic_port": nic_port, "leaf": leaf}
+
+
+def test_the_fabrics_map_says_below_which_leaf_a_nic_is() -> None:
+    """Two NICs a host, each on a leaf of its own; only what NICs count is at hand."""
+    rows = [
+        {"node": f"h{n}", "port": f"mlx5_{nic}", "host": f"h{n}", "is_on_host": True, "rank": None,
+         "ranks": [n], "counter": CRC, "growth": 50.0 if nic and n < 5 else 0.0}
+        for n in range(6) for nic in range(2)
+    ]  # fmt: skip
+    cables = [cable(f"H{n}", f"mlx5_{nic}/1", f"leaf{nic}") for n in range(6) for nic in range(2)]
+    found = [
+        replace(at_leaf("x", 0, f"h{n}", n), id=f"nic-error/{n}",
+                scope=Scope(hosts=(f"h{n}",), links=(f"h{n}:mlx5_1",)))
+        for n in range(5)
+    ]  # fmt: skip
+    facts = Facts(rows={"port_counters": rows, "fabric_leaves": cables})
+    (one,) = rolled_up(found, facts)
+    assert one.scope.switches == ("leaf1",)
+    assert "5 of the 6 NICs below leaf switch leaf1" in one.summary
+    assert rolled_up(found, Facts(rows={"port_counters": rows})) == found
+    # Two cables of one NIC to two switches: nobody knows which of them it is.
+    unclear = [
+        *cables,
+        *(cable(f"h{n}", f"mlx5_{nic}", "leaf9") for n in range(6) for nic in (0, 1)),
+    ]
+    facts = Facts(rows={"port_counters": rows, "fabric_leaves": unclear})
+    assert not any("leaf1" in f.summary for f in rolled_up(found, facts))
+
+
+def test_ranks_below_one_leaf_of_the_map_are_one_domain(make_job: MakeJob) -> None:
+    """Hosts h0 and h1 of two ranks on one leaf, h2 and h3 on the other; job.toml goes before."""
+    facts = make_job(ranks_count=8).facts()
+    cables = [cable(f"h{n}", f"mlx5_{nic}", f"leaf{n // 2}") for n in range(4) for nic in range(2)]
+    mapped = replace(facts, rows={**facts.rows, "fabric_leaves": cables})
+    (one,) = rolled_up([finding(rank) for rank in range(4)], mapped)
+    assert one.scope.switches == ("leaf0",)
+    both = [*cables, cable("h0", "mlx5_2", "leaf7")]
+    unknown = replace(facts, rows={**facts.rows, "fabric_leaves": both})
+    assert len(rolled_up([finding(rank) for rank in range(4)], unknown)) == 4
+    said = dict.fromkeys(range(4), "other-name") | dict.fromkeys(range(4, 8), "second")
+    told = replace(mapped, job=replace(mapped.job, leaves=said))
+    (one,) = rolled_up([finding(rank) for rank in range(4)], told)
+    assert one.scope.switches == ("other-name",)
+
+
 def test_ports_between_switches_are_below_no_leaf() -> None:
     found, facts = below_leaves({"leaf0": 4}, rank=None, ranks=None)
     assert rolled_up(found, facts) == found

@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 MIN_STRENGTH = 0.4
 """Autocorrelation at the period and at twice the period: what is weaker has no clear boundaries."""
 MAX_P_VALUE = 0.01
-MIN_FOUND = 0.5
-"""Share of the readings in which repetitions are found one by one, from which they are steps."""
+MIN_FOUND = 0.8
+"""Share of the time, from the first repetition to the last, in which they are alike."""
+ALIKE = 0.25
+"""How far from the period, as a share of it, such a repetition is: a reading, where four make it.
+"""
 SAME_PERIOD = 0.02
 """Two periods, or a whole multiple of one and the other, that differ by no more are one."""
 
@@ -253,11 +256,12 @@ def _part(
             f"steps of {1 / (1 / interval - 1 / period):.3g} s and shorter ones"
         )
     starts = boundaries(mean, found_rhythm.period_samples) * interval + float(grid[0])
-    found_s = float(np.nansum(np.diff(starts)))
-    if found_s < MIN_FOUND * float(grid[-1] - grid[0]):
+    durs = np.diff(starts)
+    alike_s = float(durs[abs(durs / period - 1) <= ALIKE].sum())
+    if not alike_s or alike_s < MIN_FOUND * float(np.nanmax(starts) - np.nanmin(starts)):
         return none(
-            f"{name} repeats every {period:.3g} s in the mean, but most of its repetitions cannot "
-            "be found: layers or microbatches within longer steps may do so"
+            f"{name} repeats every {period:.3g} s in the mean, but most of its repetitions are "
+            "not alike: layers or microbatches within longer steps may do so"
         )
     of = plural(len(moving), "port" if SIGNALS[counter].is_port else "GPU")
     about |= {"verdict": "steps", "reason": f"the period of {name} of {of}"}

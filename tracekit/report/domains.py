@@ -2,8 +2,9 @@
 
 Eight slow GPUs of one host are one fault (its power, its cooling), not eight. Findings of one rule
 become one where the ranks that they name are exactly the traced ranks of a domain, and there are
-others. Racks and what else no trace can tell come from job.toml. NICs of several hosts that count
-errors are their leaf switch's fault where hardly any below other leaves do.
+others. Leaves come from the fabric's map too; racks, and what else nothing tells, from job.toml.
+NICs of several hosts that count errors are their leaf switch's fault where hardly any below other
+leaves do.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def domains(facts: Facts) -> list[Domain]:
     kinds: tuple[tuple[str, Mapping[int, object]], ...] = (
         ("host", facts.job.hosts),
         ("rail", facts.job.rails),
-        ("leaf switch", facts.job.leaves),
+        ("leaf switch", leaves(facts)),
         ("rack", facts.job.racks),
     )
     for kind, names in kinds:
@@ -106,6 +107,20 @@ def domains(facts: Facts) -> list[Domain]:
         ]
     order = list(SHARED)
     return sorted(shared, key=lambda d: (order.index(d.kind), len(d.ranks), d.name))
+
+
+def leaves(facts: Facts) -> dict[int, str]:
+    """Rank to leaf switch: as job.toml says, else by the fabric's map where all cabled NICs of the
+    rank's host lead to one switch."""
+    switches: dict[str, set[str]] = defaultdict(set)
+    for row in facts.of("fabric_leaves"):
+        switches[canonical(row["host"])].add(row["leaf"])
+    mapped = {
+        rank: next(iter(switches[host]))
+        for rank, host in facts.job.hosts.items()
+        if len(switches.get(host, ())) == 1
+    }
+    return mapped | dict(facts.job.leaves)
 
 
 def rolled_up(
@@ -214,8 +229,15 @@ def _below(
 ) -> tuple[dict[str, _NicKey], dict[_NicKey, str]]:
     """NIC of each port, and leaf of each NIC that reads what accuses, where it is known to be one.
 
-    The switch whose port leads to the NIC says it, or else job.toml says it of the rank.
+    The switch whose port leads to the NIC says it, or else the fabric's map of the port, or else
+    that or job.toml of the rank.
     """
+    by_rank = leaves(facts)
+    mapped: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in facts.of("fabric_leaves"):
+        nic_port = row["nic_port"] or ""
+        for name in {nic_port, nic_port.partition("/")[0]} - {""}:
+            mapped[canonical(row["host"]), name].add(row["leaf"])
     accusing = {e.name for f in of_rule for e in f.evidence}
     rows = [r for r in facts.of("port_counters") if r["host"] is not None]
     # What leads to another switch has a host too: that one has neither ranks nor NICs of its own.
@@ -230,8 +252,10 @@ def _below(
         nic = nics[_link(row)] = (row["host"], _link(row) if rank is None else rank)
         if not row["is_on_host"] and row["node"] is not None:
             places[nic].add(row["node"])
-        elif rank in facts.job.leaves:
-            places[nic].add(facts.job.leaves[rank])
+        elif known := mapped.get((canonical(row["host"]), str(row["port"]))):
+            places[nic] |= known
+        elif rank in by_rank:
+            places[nic].add(by_rank[rank])
         if row["counter"] in accusing and row["growth"] is not None:
             counted.add(nic)
     return nics, {nic: min(at) for nic, at in places.items() if len(at) == 1 and nic in counted}

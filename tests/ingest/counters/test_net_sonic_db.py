@@ -40,6 +40,7 @@ KEYS: dict[str, dict[str, Any]] = {
         "PFC_WD_STATUS": "stormed",
         "PFC_WD_ACTION": "drop",
         "PFC_WD_DETECTION_TIME": "600000",
+        "PFC_WD_DETECTION_TIME_LEFT": "400000",
         "PFC_WD_QUEUE_STATS_DEADLOCK_DETECTED": "1",
     },
     f"COUNTERS:{MC}": {"SAI_QUEUE_STAT_PACKETS": "60"},
@@ -66,6 +67,7 @@ WANTED = golden(
     8 Ethernet0/q3 tx_queue_dropped_packets cumulative 39 packets
     8 Ethernet0/q3 tx_queue_shared_watermark_since_read watermark 61 bytes
     8 Ethernet0/q3 pfcwd_detection_time gauge 600 ms
+    8 Ethernet0/q3 pfcwd_detection_time_left gauge 400 ms
     8 Ethernet0/q3 pfcwd_storms_detected cumulative 1 count
     8 Ethernet0/q3 pfcwd_stormed gauge 1 1 or 0
     9 Ethernet0/q10 tx_multicast_queue_packets cumulative 60 packets
@@ -131,7 +133,7 @@ def test_a_cut_dump_is_said_to_be_cut() -> None:
 @pytest.mark.parametrize(
     ("name", "rows", "layout"),
     [
-        ("mock_tables__counters_db.json", 1447, "plain"),
+        ("mock_tables__counters_db.json", 1453, "plain"),
         ("mock_tables__t1__counter_db.json", 9010, "dumped"),
         ("vinted_counters_db_data.json", 171, "named"),
     ],

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tracekit import schema
 from tracekit.errors import InputError
 from tracekit.ingest import streams
-from tracekit.ingest.base import IngestOptions, Severity, Sink, SourceFile
+from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.kineto import (
     collectives,
     finish,
     frequent,
-    header,
     odd,
     salvage,
-    sniff,
     times,
 )
+from tracekit.ingest.kineto.base_time import SURE_NS, BasedSink, BaseFoundLateError
 from tracekit.ingest.kineto.decode import Decoded, Decoder, Group
 from tracekit.ingest.kineto.gpu import GpuRows
 from tracekit.ingest.kineto.links import HostComm, HostComms
@@ -56,13 +51,6 @@ from tracekit.ingest.traces.columns import (
 )
 from tracekit.ingest.traces.launches import Launches, Ranges
 
-SCAN_BYTES = 2 << 20
-"""Decompressed bytes that are searched for a key at a time."""
-
-HELD_BYTES = 64 << 20
-"""Text whose rows may wait for the base time (10 MB)."""
-ASK_BYTES = 4 << 20
-"""Text after which it is asked how long the file may be."""
 HELD_RANGES = 1 << 10
 """Rows of ``annotation`` that are made at once."""
 HELD_ROWS = 1 << 13
@@ -73,85 +61,7 @@ NATIVE_FLUSH_BYTES = 8 << 20
 """Likewise with the native reader, whose rows wait for nothing else."""
 IN_VAIN_LIMIT = 8
 """Batches that the native reader refuses, beyond those that it takes, before it is not asked."""
-SURE_NS = times.TIME_LIMIT_NS // 4
-"""Times up to here are believed whatever a base time below three times as much adds to them."""
-
 _NO_SYNC = SyncArgs()
-
-
-class _BaseFoundLateError(Exception):
-    """A base time under which what was decided without it may be wrong: read again with it."""
-
-    def __init__(self, base_ns: int) -> None:
-        super().__init__()
-        self.base_ns = base_ns
-
-
-class BasedSink:
-    """Adds the base time to all times on their way to a sink.
-
-    While it is not known, what is written waits.
-    """
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._waiting: list[Callable[[], None]] | None = None
-        self.base_ns = 0
-
-    def wait(self) -> None:
-        """From here on keep everything back."""
-        self._waiting = []
-
-    def settle(self, base_ns: int) -> None:
-        """The base time; pass on what waited."""
-        self.base_ns = base_ns
-        waiting, self._waiting = self._waiting or [], None
-        for passing in waiting:
-            passing()
-
-    def write(self, table: str, rows: pa.Table) -> None:
-        """See ``Sink.write``."""
-        if self._waiting is not None:
-            self._waiting.append(partial(self._write, table, rows))
-        else:
-            self._write(table, rows)
-
-    def _write(self, table: str, rows: pa.Table) -> None:
-        if self.base_ns:
-            for name in _times_of(table):
-                at = rows.schema.get_field_index(name)
-                if at >= 0:
-                    moved = pc.add(rows.column(at), pa.scalar(self.base_ns, pa.int64()))
-                    rows = rows.set_column(at, name, moved)
-        self._sink.write(table, rows)
-
-    def count(
-        self,
-        counter: str,
-        n: int = 1,
-        *,
-        severity: Severity = "warning",
-        doc: str,
-        place: int | None = None,
-        shape: str | None = None,
-    ) -> None:
-        """See ``Sink.count``."""
-        told = partial(
-            self._sink.count, counter, n, severity=severity, doc=doc, place=place, shape=shape
-        )
-        if self._waiting is not None:
-            self._waiting.append(told)
-        else:
-            told()
-
-    def fact(self, **columns: object) -> None:
-        """See ``Sink.fact``; times among them have the base time already."""
-        self._sink.fact(**columns)
-
-
-@cache
-def _times_of(name: str) -> tuple[str, ...]:
-    return tuple(c.name for c in schema.table(name).stored_columns if c.is_time)
 
 
 class TraceReader:
@@ -166,7 +76,7 @@ class TraceReader:
         base_ns: int | None = None,
     ) -> None:
         self.source = source
-        self.sink = BasedSink(sink)
+        self.sink = BasedSink(sink, source, base_ns)
         self.options = options
         self.chunk_bytes = chunk_bytes
         self.decoder = Decoder(stacks=options.stacks)
@@ -174,14 +84,8 @@ class TraceReader:
         """The native reader, where there is one."""
         self.place = 0
         self.events_count = 0
-        self._known_base_ns = base_ns
-        self._is_waiting = False
-        """Whether the base time is still to be found behind the events."""
-        self._late: Future[int | None] | None = None
-        """The base time where a thread looks for it."""
         self._in_vain = 0
         """How many batches more it was asked for in vain lately than it took."""
-        self._held_bytes = 0
         self.host = HostRows()
         self._held: dict[tuple[str, str], HeldRows] = {}
         """Host work that waits to become rows, by category and the registry's word."""
@@ -203,9 +107,9 @@ class TraceReader:
         self._domains = Cache(names.special_domain)
         self._is_launch = Cache(names.is_launch)
         self._plain_names: set[str] = set()
+        """Names of operators that are known to say nothing but what ran."""
         self._comm_metas: dict[tuple[Any, ...], collectives.Meta] = {}
         """By the arguments of record_param_comms: the calls of a loop repeat them."""
-        """Names of operators that are known to say nothing but what ran."""
 
     # --- the stream ------------------------------------------------------------------------
 
@@ -226,9 +130,9 @@ class TraceReader:
             take = partial(self._take, raw)
             stream = TraceStream(raw, take, self._take_damaged, salvage.is_event, self.chunk_bytes)
             if stream.read_header():
-                self._find_base(stream)
+                self.sink.find(stream)
                 stream.run()
-                self._settle_base(stream.tail)
+                self.sink.find_now(stream.tail)
             self._flush()
             if self._frequent is not None:
                 self._drop_frequent(self._frequent)
@@ -244,85 +148,6 @@ class TraceReader:
             why = error.strerror or type(error).__name__
             raise InputError(f"{self.source.path}: it cannot be read ({why})") from error
 
-    def _find_base(self, stream: TraceStream) -> None:
-        """baseTimeNanoseconds: before the events, or after them in files before March 2025."""
-        base = header.find_base(stream.header)
-        if self._known_base_ns is not None:
-            base = self._known_base_ns
-        elif base is None and not stream.is_bare and sniff.looks_relative(stream.peek()):
-            self._is_waiting = True
-            self.sink.wait()
-            return
-        self.sink.settle(base or 0)
-
-    def _wait_for_base(self, raw: BinaryIO, text_bytes: int) -> None:
-        """One batch more whose rows wait for the base time.
-
-        A file whose rows can wait to its end is not read twice. The end of a longer one is looked
-        for by a thread meanwhile.
-        """
-        self._held_bytes += text_bytes
-        if self._late is None and self._held_bytes > min(ASK_BYTES, HELD_BYTES):
-            expansion = streams.expansion(raw)
-            if expansion is None or expansion * self.source.file_bytes > HELD_BYTES:
-                self._look_for_base()
-            elif self._held_bytes > HELD_BYTES:
-                self._settle_base()
-        if self._late is not None and (self._late.done() or self._held_bytes > HELD_BYTES):
-            self._settle_base()
-
-    def _look_for_base(self) -> Future[int | None]:
-        """Begin a second look through the file, mostly decompression, in a thread."""
-        if self._late is None:
-            pool = ThreadPoolExecutor(1, "base-time")
-            self._late = pool.submit(self._scan_for_base)
-            pool.shutdown(wait=False)
-        return self._late
-
-    def _settle_base(self, tail: bytes = b"") -> None:
-        """Find the base time, or wait for it, then add it to what waited."""
-        if not self._is_waiting:
-            return
-        base_ns = header.last_base(tail) or self._look_for_base().result() or 0
-        self._is_waiting = False
-        self._late = None
-        if abs(base_ns) > 3 * SURE_NS:
-            raise _BaseFoundLateError(base_ns)
-        self.sink.settle(base_ns)
-
-    def _scan_for_base(self) -> int | None:
-        """Look through the file for the key; only where times look relative and none came yet."""
-        key = b'"baseTimeNanoseconds"'
-        slices = [bytearray(SCAN_BYTES), bytearray(SCAN_BYTES)]
-        ends = [0, 0]
-        with self._open_again(from_end=2 * SCAN_BYTES) as raw:
-            while got := raw.readinto(slices[0]):  # type: ignore[attr-defined]
-                ends[0] = got
-                slices.reverse()
-                ends.reverse()
-        before, last = (bytes(s[:end]) for s, end in zip(slices, ends, strict=True))
-        base_ns = header.last_base(before + last)
-        if base_ns is not None:
-            return base_ns
-        # It stands behind the events, so it was there, or nowhere: all files but odd ones end here.
-        rest = b""
-        with self._open_again() as raw:
-            while got := raw.readinto(slices[0]):  # type: ignore[attr-defined]
-                text = rest + slices[0][:got]
-                if key in text:
-                    base_ns = header.last_base(text) or base_ns
-                rest = text[-128:]
-        return base_ns
-
-    @contextmanager
-    def _open_again(self, *, from_end: int = 0) -> Iterator[BinaryIO]:
-        """The file once more; from near its end where its bytes can be reached there."""
-        with self.source.open() as stream:
-            if from_end:
-                streams.seek_near_end(stream, from_end)
-            with streams.beside_others(stream, self.source.file_bytes) as raw:
-                yield raw
-
     def _take(self, raw: BinaryIO, document: memoryview) -> bool:
         if self._frequent is not None:
             if self._take_frequent(self._frequent, raw, document):
@@ -335,8 +160,8 @@ class TraceReader:
         if result is None:
             return False
         decoded, count = result
-        if self._is_waiting:
-            self._wait_for_base(raw, len(document))
+        if self.sink.is_waiting:
+            self.sink.wait_for(raw, len(document))
         self._add(decoded, len(document))
         self.place += count
         return True
@@ -347,7 +172,7 @@ class TraceReader:
         """Have the native reader read a batch; False, and nothing done, where Python must."""
         if abs(self.base_ns) > 3 * SURE_NS:
             return False
-        limit_ns = SURE_NS if self._is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
+        limit_ns = SURE_NS if self.sink.is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
         batch = native.batch(document, self.place, limit_ns)
         if batch is None:
             return False
@@ -357,8 +182,8 @@ class TraceReader:
         if decoded is None:
             native.roll_back()
             return False
-        if self._is_waiting:
-            self._wait_for_base(raw, len(document))
+        if self.sink.is_waiting:
+            self.sink.wait_for(raw, len(document))
         self.events_count += batch.taken
         self.has_fraction = self.has_fraction or batch.has_fraction
         self._add(decoded, len(document))
@@ -486,7 +311,7 @@ class TraceReader:
         if not (group.has_start.all() and group.has_dur.all()):
             return False
         low, high = int(group.start_ns.min()), int(group.start_ns.max())
-        limit = SURE_NS if self._is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
+        limit = SURE_NS if self.sink.is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
         return (
             -limit < low
             and high < limit
@@ -517,8 +342,8 @@ class TraceReader:
             dur = np.maximum(dur, 0)
         huge = keep & (dur > times.MAX_DUR_NS)
         self._tell(huge, place, "implausible_duration", "Events longer than a day, left out.")
-        if self._is_waiting and bool((np.abs(start[keep]) >= SURE_NS).any()):
-            self._settle_base()
+        if self.sink.is_waiting and bool((np.abs(start[keep]) >= SURE_NS).any()):
+            self.sink.find_now()
         far = keep & (np.abs(start) >= times.TIME_LIMIT_NS - abs(self.base_ns))
         self._tell(far, place, "implausible_time", "Events beyond the year 2116, left out.")
         keep &= ~(huge | far)
@@ -826,7 +651,7 @@ def read(source: SourceFile, sink: Sink, options: IngestOptions, chunk_bytes: in
     """Read one trace; again where its base time, found late, asks for it."""
     try:
         TraceReader(source, sink, options, chunk_bytes).run()
-    except _BaseFoundLateError as late:
+    except BaseFoundLateError as late:
         TraceReader(source, sink, options, chunk_bytes, late.base_ns).run()
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kineto_events import kernel, launch, read, step, trace, x
-from tracekit.ingest.kineto import trace as kineto_trace
+from tracekit.ingest.kineto import base_time
 
 BASE = 1735632360000000000
 
@@ -51,39 +51,40 @@ def test_a_base_behind_the_events_decides_as_one_before_them(base: int, far: int
 
 
 def test_rows_do_not_wait_for_a_base_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kineto_trace, "HELD_BYTES", 2 << 10)
-    found = kineto_trace.TraceReader._scan_for_base
+    monkeypatch.setattr(base_time, "HELD_BYTES", 2 << 10)
+    found = base_time.BasedSink._scan
     may_end = threading.Event()
 
-    def slow(self: kineto_trace.TraceReader) -> int | None:
+    def slow(self: base_time.BasedSink) -> int | None:
         may_end.wait(10)
         return found(self)
 
-    monkeypatch.setattr(kineto_trace.TraceReader, "_scan_for_base", slow)
-    settle = kineto_trace.TraceReader._settle_base
+    monkeypatch.setattr(base_time.BasedSink, "_scan", slow)
+    settle = base_time.BasedSink.find_now
     asked: list[int] = []
 
-    def told(self: kineto_trace.TraceReader, tail: bytes = b"") -> None:
-        asked.append(self.place)
+    def told(self: base_time.BasedSink, tail: bytes = b"") -> None:
+        asked.append(self._held_bytes)
         may_end.set()
         settle(self, tail)
 
-    monkeypatch.setattr(kineto_trace.TraceReader, "_settle_base", told)
+    monkeypatch.setattr(base_time.BasedSink, "find_now", told)
     events = [x("cpu_op", f"op{i}", i, 1) for i in range(100)]
-    sink = read(trace(events, tail={"baseTimeNanoseconds": BASE}), chunk=1 << 10)
-    assert 0 < asked[0] < 50
+    text = trace(events, tail={"baseTimeNanoseconds": BASE})
+    sink = read(text, chunk=1 << 10)
+    assert 0 < asked[0] < len(text) / 2
     assert sink.rows("host_op", "start_ns") == [BASE + 1000 * i for i in range(100)]
 
 
 def test_a_file_whose_rows_can_wait_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
 
-    def scan(self: kineto_trace.TraceReader) -> int | None:
-        looked.append(self.place)
+    def scan(self: base_time.BasedSink) -> int | None:
+        looked.append(self._held_bytes)
         return BASE
 
-    monkeypatch.setattr(kineto_trace.TraceReader, "_scan_for_base", scan)
-    monkeypatch.setattr(kineto_trace, "ASK_BYTES", 1 << 10)
+    monkeypatch.setattr(base_time.BasedSink, "_scan", scan)
+    monkeypatch.setattr(base_time, "ASK_BYTES", 1 << 10)
     data = trace(
         [x("cpu_op", f"op{i}", i, 1) for i in range(100)], tail={"baseTimeNanoseconds": BASE}
     )
@@ -91,7 +92,7 @@ def test_a_file_whose_rows_can_wait_is_not_read_twice(monkeypatch: pytest.Monkey
     for packed in (data, gzip.compress(data)):
         assert read(packed, chunk=1 << 10).rows("host_op", "start_ns") == expected
     assert not looked
-    monkeypatch.setattr(kineto_trace, "HELD_BYTES", len(data) - 1)
+    monkeypatch.setattr(base_time, "HELD_BYTES", len(data) - 1)
     for packed in (data, gzip.compress(data)):
         assert read(packed, chunk=1 << 10).rows("host_op", "start_ns") == expected
     assert len(looked) == 2

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
+from tracekit.ingest.base import SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.lines import raw_lines
 
@@ -34,6 +35,13 @@ class Document(NamedTuple):
     stamp_ns: int | None
     problem: str | None = None
     """Masked words on why the value cannot be read."""
+
+
+def is_json(source: SourceFile) -> bool:
+    """Whether the file begins as a JSON value does, not as text."""
+    with source.open() as stream:
+        start = stream.read(4096)
+    return start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
 def loads(text: bytes) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
+from tracekit.ingest.counters.documents import is_json
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.printed_tables import Header, Ragged, Row, blocks, prompt
 from tracekit.ingest.counters.status import Reading
@@ -38,16 +39,14 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Every neighbour that names itself into link."""
-    with source.open() as stream:
-        start = stream.read(4096)
-    is_json = start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+    is_document = is_json(source)
     with source.open() as stream:
         reading = Reading(sink, stream, "LLDP", "line")
         reading.from_documentation("A list of LLDP neighbours")
         samples = NetSamples(sink, source)
         links: dict[tuple[str | None, str], tuple[int, str, str | None]] = {}
         cables: list[_Cable] = []
-        neighbours = _from_json(reading) if is_json else _from_table(stream, reading, samples)
+        neighbours = _from_json(reading) if is_document else _from_table(stream, reading, samples)
         unnamed = 0
         for neighbour in neighbours:
             place, port, peer, nic = neighbour.place, neighbour.port, neighbour.peer, neighbour.nic

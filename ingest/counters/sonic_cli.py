@@ -13,6 +13,7 @@ from typing import Any
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
+from tracekit.ingest.counters.documents import is_json
 from tracekit.ingest.counters.net_samples import (
     Event,
     NetSamples,
@@ -170,13 +171,11 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the tables (or the JSON) into net_sample, storms and clears into log_event."""
-    with source.open() as stream:
-        start = stream.read(4096)
-    is_json = start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+    is_document = is_json(source)
     with source.open() as stream:
         reading = Reading(sink, stream, "SONiC", "line")
         parser = _Parser(NetSamples(sink, source), reading)
-        if is_json:
+        if is_document:
             for document in reading.documents():
                 parser.samples.at(document.stamp_ns)
                 parser.json(document.line, document.value)

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding, Scope
+from tracekit.rules import port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.thresholds import threshold
@@ -142,7 +143,7 @@ def _finding(
             query="port_counters",
         ),
     )
-    short_ns = at.open_price(facts, below).short_ns
+    short_ns = port_losses.open_price(facts, below).short_ns
     is_open = short_ns > 0 and short_ns >= limits.min_lost_ratio * facts.steps.step_ns
     # The uplink is at fault; the ranks behind it are its victims.
     scope = replace(
@@ -161,12 +162,12 @@ def _finding(
         basis="bytes of the switch's own uplinks",
         scope=scope,
         place=node,
-        lost_ns=at.slowed_ns(facts, list(below)),
+        lost_ns=port_losses.slowed_ns(facts, list(below)),
         victims=sorted({r for p in below for r in at.owners(p)}),
         confirm=("read the bytes of these uplinks twice while the job runs; then the ECMP table",),
         remedy=("more queue pairs a connection, adaptive routing, or pinned paths",),
     )
-    return at.left_open(facts, finding) if is_open else finding
+    return port_losses.left_open(facts, finding) if is_open else finding
 
 
 RULE = Rule(

@@ -234,39 +234,25 @@ def _cost(
 
 
 def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
-    rank = f"rank {row['rank']}"
-    evidence = []
-    if row["received_ratio"] is not None:
-        evidence.append(
-            Evidence(
-                f"bytes that all-to-alls deliver to {rank}, over its group's mean",
-                float(row["received_ratio"]),
-                "ratio",
-                threshold=limits.min_load_ratio,
-                query="expert_load",
-            )
-        )
-    if row["uneven_ratio"] is not None:
-        evidence.append(
-            Evidence(
-                f"compute of {rank} between all-to-alls where members differ, over its peers'",
-                float(row["uneven_ratio"]),
-                "ratio",
-                threshold=limits.min_load_ratio,
-                query="expert_load",
-            )
-        )
-    if row["other_ratio"] is not None:
-        evidence.append(
-            Evidence(
-                f"compute of {rank} elsewhere, over its peers'",
-                float(row["other_ratio"]),
-                "ratio",
-                threshold=limits.max_other_ratio,
-                query="expert_load",
-            )
-        )
-    return tuple(evidence)
+    rank, least = f"rank {row['rank']}", limits.min_load_ratio
+    said = (
+        (
+            "received_ratio",
+            f"bytes that all-to-alls deliver to {rank}, over its group's mean",
+            least,
+        ),
+        (
+            "uneven_ratio",
+            f"compute of {rank} between all-to-alls where members differ, over its peers'",
+            least,
+        ),
+        ("other_ratio", f"compute of {rank} elsewhere, over its peers'", limits.max_other_ratio),
+    )
+    return tuple(
+        Evidence(what, float(row[name]), "ratio", threshold=limit, query="expert_load")
+        for name, what, limit in said
+        if row[name] is not None
+    )
 
 
 def _ruled_out(row: Row, limits: HotExpertThresholds) -> tuple[str, ...]:

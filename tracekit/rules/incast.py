@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.findings import Evidence, Finding
-from tracekit.rules import port_links
+from tracekit.rules import port_links, port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.ecn_congestion import MARKS
@@ -153,7 +153,7 @@ def _finding(
         rows=rows,
         counters=counters,
         basis="marks or drops at one port, whose host pauses nobody",
-        lost_ns=at.slowed_ns(facts, link),
+        lost_ns=port_losses.slowed_ns(facts, link),
         confirm=(
             "read marks, drops and queue depth of this port, and pauses of the senders' ports",
         ),

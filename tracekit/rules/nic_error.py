@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracekit.findings import Evidence, Finding, Severity
+from tracekit.rules import port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.thresholds import threshold
@@ -126,7 +127,7 @@ def _finding(
         counters=names,
         basis="the port's own counters",
         least=Severity.MINOR if is_down else Severity.NOTE,
-        lost_ns=at.slowed_ns(facts, ports),
+        lost_ns=port_losses.slowed_ns(facts, ports),
         confirm=("ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",),
         remedy=("clean or replace cable and optic; then the NIC",),
     )

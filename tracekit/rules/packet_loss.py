@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
+from tracekit.rules import transfers
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
@@ -113,7 +114,7 @@ def _is_costly(
     if not at.owners(loss.port) or loss.ratio < limits.min_ahead_ratio * max(others, default=0.0):
         return False
     least_ns = limits.min_witness_ratio * facts.steps.step_ns
-    return least_ns > 0 and at.stuck_ns(facts, at.owners(loss.port)) >= least_ns
+    return least_ns > 0 and transfers.stuck_ns(facts, at.owners(loss.port)) >= least_ns
 
 
 def _stands_out(loss: _Loss, worst: dict[str, float], limits: PacketLossThresholds) -> bool:
@@ -172,7 +173,7 @@ def _finding(
         scope=scope,
         place=str(scope.ranks[0]) if len(scope.ranks) == 1 else where,
         # A transfer whose lost packet only a timer notices takes many times as long as the others.
-        lost_ns=at.stuck_ns(facts, scope.ranks),
+        lost_ns=transfers.stuck_ns(facts, scope.ranks),
         # And outlasts what could hide it: then the step is longer.
         shown_ns=at.slow_steps_ns(facts),
         confirm=(

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding, Severity
+from tracekit.rules import port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.declared import Lends
@@ -117,7 +118,7 @@ def _finding(
         basis="the ports' own counters",
         scope=scope,
         least=Severity.MAJOR if stormed else Severity.NOTE,
-        lost_ns=at.paused_ns(facts, involved, most),
+        lost_ns=port_losses.paused_ns(facts, involved, most),
         confirm=("show pfc counters; show pfcwd stats   on the switches, twice",),
         remedy=("find the host that pauses first and mend it; keep the watchdog on",),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from tracekit.findings import Evidence, Finding
+from tracekit.rules import port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.thresholds import threshold
@@ -93,7 +94,7 @@ def _finding(
         [evidence],
         rows=[row],
         basis="the port's own word",
-        lost_ns=at.slowed_ns(facts, [port]) or _held_ns(facts, port, row, usual),
+        lost_ns=port_losses.slowed_ns(facts, [port]) or _held_ns(facts, port, row, usual),
         confirm=("read speed and width of this port and of a peer; then its cable and optic",),
         remedy=("replace cable or optic, or lift the limit; drain the machine until then",),
     )
@@ -104,7 +105,7 @@ def _held_ns(facts: Facts, port: at.Port, row: Row, usual: float) -> float:
     to_bytes = {"bits/s": 0.125, "bytes/s": 1.0}.get(SPEEDS[row["counter"]][0])
     if to_bytes is None:
         return 0.0
-    return at.held_ns(facts, port, float(row["max_value"]) * to_bytes, usual * to_bytes)
+    return port_losses.held_ns(facts, port, float(row["max_value"]) * to_bytes, usual * to_bytes)
 
 
 def _shown(value: float, unit: str) -> str:

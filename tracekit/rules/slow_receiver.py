@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from tracekit.findings import Evidence, Finding
+from tracekit.rules import port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.thresholds import threshold
@@ -128,7 +129,7 @@ def _finding(
         rows=rows,
         counters=at.PAUSES,
         basis="who sent the pauses",
-        lost_ns=at.paused_ns(facts, ports, worst.ratio or 0.0),
+        lost_ns=port_losses.paused_ns(facts, ports, worst.ratio or 0.0),
         confirm=(
             "ethtool -S on the host: tx pause, outbound PCIe stalls; lspci -vv: width and speed",
         ),

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Evidence, Finding
+from tracekit.rules import port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.thresholds import threshold
@@ -77,7 +78,7 @@ def evaluate(facts: Facts, limits: StorageInterferenceThresholds) -> RuleOutcome
     """One finding a host; one for all where all are alike."""
     ports = [p for p in at.ports(facts) if at.owners(p) and p.host is not None]
     missing = at.why_not(facts, CLASSES)
-    speed = at.usual_speed(facts)
+    speed = port_losses.usual_speed(facts)
     if missing is not None or not speed or not any(p.of(CLASSES) for p in ports):
         return facts.lacking(missing or NEEDS, at.CAPTURE)
     classes = _own_classes(ports)
@@ -140,8 +141,8 @@ def _finding(
     step_ns = facts.steps.step_ns
     # Its bytes take their time at the speed that transfers reach, as the job's own do.
     held_ns = first.step_ratio * step_ns / limits.reached_ratio
-    lost_ns = min(at.slowed_ns(facts, ports, foreign_per_s=first.bytes_per_s), held_ns)
-    most_ns = min(at.open_price(facts, ports, foreign_per_s=first.bytes_per_s).most_ns, held_ns)
+    lost_ns = min(port_losses.slowed_ns(facts, ports, first.bytes_per_s), held_ns)
+    most_ns = min(port_losses.open_price(facts, ports, first.bytes_per_s).most_ns, held_ns)
     if not step_ns or max(lost_ns, most_ns) < limits.min_lost_ratio * step_ns:
         return None
     rows = [r for f in foreign for r in f.port.of([f.counter])]
@@ -180,7 +181,7 @@ def _finding(
         ),
         remedy=("give storage its own network or share; spread and prefetch the reads",),
     )
-    return at.left_open(facts, finding) if most_ns else finding
+    return port_losses.left_open(facts, finding) if most_ns else finding
 
 
 RULE = Rule(

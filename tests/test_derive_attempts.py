@@ -200,14 +200,13 @@ def test_different_world_sizes_name_the_candidates() -> None:
         "  --attempt 1: world size 2, ranks 0, 1 file: x/a.json\n"
         "  --attempt 2: world size 128, ranks 0-1, 2 files, in x: x/b.json, x/c.json"
     )
-    assert "--window" in (error.value.hint or "")
+    assert "--attempt" in (error.value.hint or "")
 
 
-def test_a_candidate_is_chosen_by_number_or_by_window() -> None:
-    for choice in ({"attempt": 2}, {"window_ns": (DAY * MS, None)}):
-        result = derive(database({"source": two_worlds()}), **choice)
-        assert placed(result, "source_id", "rank") == [(1, 0), (2, 1)]
-        assert result["run"]["world_size"].to_pylist() == [128]
+def test_a_candidate_is_chosen_by_number() -> None:
+    result = derive(database({"source": two_worlds()}), attempt=2)
+    assert placed(result, "source_id", "rank") == [(1, 0), (2, 1)]
+    assert result["run"]["world_size"].to_pylist() == [128]
     with pytest.raises(AmbiguousInputError, match="different world sizes"):
         derive(database({"source": two_worlds()}), attempt=3)
 

@@ -374,7 +374,6 @@ def derive(
     job: JobDescription | None = None,
     *,
     attempt: int | None = None,
-    window_ns: tuple[int | None, int | None] | None = None,
     notes: list[str] | None = None,
     filled: Collection[str] = READS,
     folders: Mapping[int, str] | None = None,
@@ -384,18 +383,14 @@ def derive(
     ``con`` holds the source tables that ``READS`` names (stored columns only), possibly empty.
     Tables that ``filled`` does not name are known to be empty: what needs their rows is not asked.
     ``folders`` says by source what its relative path is relative to (default: where we are).
-    ``attempt`` chooses among candidates where the files cannot be one attempt; ``window_ns``
-    (start, end; either may be None; ns on the files' own clocks) leaves out the traces that it
-    does not touch. Traces that are left out, and second copies of one, have no row in
-    ``source_context``: no view shows their rows. What a reader of a report should know is
-    appended to ``notes``, in words.
+    ``attempt`` chooses among candidates where the files cannot be one attempt. Traces that are
+    left out, and second copies of one, have no row in ``source_context``: no view shows their
+    rows. What a reader of a report should know is appended to ``notes``, in words.
 
     Raises AmbiguousInputError where the files cannot be one attempt of one job, naming the
     candidates.
     """
-    given = Given(
-        con, job, attempt, window_ns, filled, folders or {}, notes if notes is not None else []
-    )
+    given = Given(con, job, attempt, filled, folders or {}, notes if notes is not None else [])
     done = Done()
     tables: dict[str, pa.Table] = {}
     for stage in STAGES:

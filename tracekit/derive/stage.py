@@ -25,7 +25,6 @@ class Given:
     con: duckdb.DuckDBPyConnection
     job: JobDescription | None
     attempt: int | None
-    window_ns: tuple[int | None, int | None] | None
     filled: Collection[str]
     folders: Mapping[int, str]
     notes: list[str]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tracekit.expect import bubble, flops, memory, roofline
 from tracekit.expect.expectation import Bubble, Expectation, Memory, Roofline, StepTime, Utilisation
-from tracekit.expect.hardware import Gpu
 from tracekit.expect.plan import Plan
 from tracekit.expect.rows import traffic_rows
 
@@ -20,14 +18,12 @@ def expect(
     *,
     step_s: float | None = None,
     tokens: float | None = None,
-    gpus: Mapping[str, Gpu] | None = None,
 ) -> Expectation:
     """Everything that a job description implies.
 
-    ``step_s`` is a measured step time, ``tokens`` the length of the training; ``gpus`` replaces
-    or adds rows of the hardware table.
+    ``step_s`` is a measured step time, ``tokens`` the length of the training.
     """
-    plan = Plan(job, gpus or {})
+    plan = Plan(job)
     expectation = Expectation(dict(plan.sizes), plan.microbatches)
     expectation.traffic = traffic_rows(plan)
     expectation.bubbles = _bubbles(plan)

@@ -6,13 +6,13 @@ named in ``unknown``, and what was assumed stands in ``assumptions``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tracekit.expect import cost, flops
 from tracekit.expect.expectation import Choice, TrafficRow
 from tracekit.expect.groups import DEFAULT_ORDER, Family, groups_of
-from tracekit.expect.hardware import DTYPE_BYTES, Gpu, gpu_named
+from tracekit.expect.hardware import DTYPE_BYTES, gpu_named
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
@@ -25,13 +25,13 @@ NICs of their node."""
 class Plan:
     """A job description with what follows from it; notes every gap."""
 
-    def __init__(self, job: JobDescription, gpus: Mapping[str, Gpu]) -> None:
+    def __init__(self, job: JobDescription) -> None:
         self.job = job
         self.unknown: list[str] = []
         self.assumptions: list[str] = []
         self.assumed: set[str] = set()
         p, hw = job.parallelism, job.hardware
-        self.gpu = gpu_named(hw.gpu) if hw.gpu not in gpus else gpus[str(hw.gpu)]
+        self.gpu = gpu_named(hw.gpu)
         self.sizes = {d: getattr(p, d) or 1 for d in ("tp", "cp", "dp", "pp", "ep")}
         self.sizes["vpp"] = p.vpp or 1
         world = job.world_size

@@ -323,7 +323,6 @@ def open_run(
     path: Path,
     selection: Selection | None = None,
     *,
-    threads: int | None = None,
     memory_bytes: int | None = None,
     lazily: bool = False,
 ) -> Run:
@@ -343,7 +342,7 @@ def open_run(
     def connected() -> _Connected:
         con = connect(
             [p for paths in by_table.values() for p in paths],
-            threads=threads or _threads(manifest.files),
+            threads=_threads(manifest.files),
             memory_bytes=memory_bytes,
             spill=_spill(path),
         )

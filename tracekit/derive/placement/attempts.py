@@ -335,7 +335,7 @@ def ambiguous(why: str, attempts: Sequence[list[Group]]) -> AmbiguousInputError:
         lines.append(f"  and {len(attempts) - MAX_CANDIDATES} more")
     return AmbiguousInputError(
         f"these files cannot be one attempt of one job: {why}. Candidates:\n" + "\n".join(lines),
-        hint="choose one with --attempt or --window, or give one folder; "
+        hint="choose one with --attempt, or give one folder; "
         "if they are one job, say so in job.toml ([[source]] path, rank, attempt)",
     )
 

@@ -53,7 +53,7 @@ def place(given: Given, done: Done) -> Placed:
         _apply_devices(con, sources)
     notes += _not_believed(sources)
     ranks.apply_job(sources, job, notes, given.folders)
-    _choose_used(sources, given.window_ns, notes)
+    _choose_used(sources, notes)
     attempts = _place(sources, given.attempt, notes)
     timers = None
     if "pipeline_timer" in given.filled:
@@ -93,16 +93,11 @@ def _not_believed(sources: Iterable[Source]) -> list[str]:
     ]
 
 
-def _choose_used(
-    sources: list[Source], window_ns: tuple[int | None, int | None] | None, notes: list[str]
-) -> None:
-    """Mark the ranks' own traces that are usable, selected, and given once."""
+def _choose_used(sources: list[Source], notes: list[str]) -> None:
+    """Mark the ranks' own traces that are usable, and given once."""
     seen: dict[str, Source] = {}
     for source in sources:
         if source.kind not in RANK_KINDS or source.status not in USABLE:
-            continue
-        if window_ns is not None and not _touches(source, window_ns):
-            source.is_left_out = True
             continue
         twin = seen.setdefault(source.sha256, source) if source.sha256 else source
         if twin is source:
@@ -140,13 +135,6 @@ def _leave_out_other_exports(sources: list[Source], notes: list[str]) -> None:
                 notes.append(
                     f"{source.path} is another export of the capture in {best.path}: counted once"
                 )
-
-
-def _touches(source: Source, window_ns: tuple[int | None, int | None]) -> bool:
-    start, end = window_ns
-    if source.start_ns is None or source.end_ns is None:
-        return False
-    return (end is None or source.start_ns <= end) and (start is None or source.end_ns >= start)
 
 
 def _place(sources: list[Source], attempt: int | None, notes: list[str]) -> list[list[Group]]:

@@ -30,7 +30,7 @@ _BETWEEN = "_.:/ -"
 _FRONT = re.compile(rf"{_DEVICE}[{_BETWEEN}]", re.I)
 _BEHIND = re.compile(rf"[{_BETWEEN}]{_DEVICE}\Z", re.I)
 _LABELLED = re.compile(r"([A-Za-z_:]\w*)\{(.{1,2000})\}")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
 _SENSORS = frozenset(("bmc", "oob", "ipmi", "redfish", "board", "gpu"))
 """Words that say who read a number, not what it is."""
 

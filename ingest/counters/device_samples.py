@@ -73,7 +73,8 @@ class Devices:
         self._labels: dict[tuple[str | None, str], _Label] = {}
         """By machine and header: what is said now."""
         self._said: list[tuple[int, int, int, str, str]] = []
-        self._series: dict[tuple[str | None, Column], int] = {}
+        self._series: dict[tuple[str | None, int], int] = {}
+        """By machine and the column's place, which no two columns of a file share."""
         self._is_local = False
         self._is_utc = times.says_utc(source.name)
 
@@ -172,9 +173,9 @@ class Devices:
                 place=place,
             )
             return
-        node = column.node or self.ports.node
-        key = (node, column)
+        key = (self.ports.node, column.at)
         if key not in self._series:
+            node = column.node or self.ports.node
             gpu = Gpu(node=node, nvml_index=int(column.device))
             self._series[key] = self._gpus.series(gpu, column.meaning, "content")
         counted = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None

@@ -150,11 +150,13 @@ class _Table:
             return
         host = cells[layout.host] if layout.host is not None else None
         labels = [(layout.header[at], cells[at]) for at in layout.labels]
-        numbers = [(column, self._number(cells[column.at])) for column in layout.columns]
+        if self._has_decimal_commas:
+            cells = [self._number(cell) for cell in cells]
+        numbers = [(column, cells[column.at]) for column in layout.columns]
         self.devices.add(place, moment, host, numbers, labels)
 
     def _number(self, cell: str) -> str:
-        """A cell with a point for the comma that stands in it where semicolons part cells.
+        """A cell with a point for the comma that stands in it.
 
         What has both, or several commas, is left as it is and read by nobody.
         """

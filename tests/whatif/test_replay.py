@@ -18,6 +18,7 @@ from tracekit.whatif import (
     saved_evenly_s,
     to_dict,
     to_text,
+    uses_operations,
 )
 from tracekit.whatif.graph import Op, build
 from tracekit.whatif.operations import Layout, Operations
@@ -357,16 +358,37 @@ def test_causes_that_cannot_be_read(text: str) -> None:
         parse_remove(text)
 
 
-@pytest.mark.parametrize("text", ["stage=3", "stage=3:forward", "stage=3:forward=x", "a=1=2", ""])
+@pytest.mark.parametrize(
+    "text", ["stage=3", "stage=3:forward", "stage=3:forward=x", "a=1=2", "", "rank=1=2.3.4"]
+)
 def test_factors_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError):
         parse_scale(text)
 
 
-@pytest.mark.parametrize("text", ["rank=99", "stage=9", "dp=4", "op=nothing", "rank=x"])
+@pytest.mark.parametrize(
+    "text", ["rank=99", "stage=9", "dp=4", "op=nothing", "rank=x", "comm=tp", "host=h0"]
+)
 def test_causes_that_name_nothing(text: str) -> None:
     with pytest.raises(UsageError):
         analyse(two_stages(), [parse_remove(text)])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_pipelines"),
+    [
+        ("op=forward-compute", True),
+        ("op=all_reduce", False),
+        ("comm=embedding", True),
+        ("comm=dp", False),
+        ("rank=7", False),
+        ("rank=7:forward=2", True),
+        ("rank=7:all=2", False),
+    ],
+)
+def test_which_causes_only_the_replay_of_a_pipeline_knows(text: str, is_of_pipelines: bool) -> None:
+    read = parse_scale if ":" in text else parse_remove
+    assert uses_operations(read(text)) == is_of_pipelines
 
 
 def test_a_rank_and_a_type_can_be_scaled() -> None:

@@ -792,6 +792,24 @@ def test_the_fabric_manager_s_errors_are_events() -> None:
             ("00000000:3b:00.0", "xid-154", "info",
              ["xid=154", "pid=1", "action=GPU Reset Required"]),
         ),
+        (
+            "[12.000000] NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT Fatal XC1 i0 Link 09",
+            "relative", 12 * S,
+            ("00000000:3b:00.0", "xid-149", "error", ["xid=149", "link=9"]),
+        ),
+        (
+            "[12.000000] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC "
+            "TS crumbstore MCTO (First)",
+            "relative", 12 * S,
+            ("00000000:c1:00.0", "sxid-28006", "warning",
+             ["sxid=28006", "severity=non-fatal", "link=46"]),
+        ),
+        (
+            "[12.000000] nvidia-nvswitch0: SXid (PCI:0000:85:00.0): 20009, Fatal, Link 04 LTSSM",
+            "relative", 12 * S,
+            ("00000000:85:00.0", "sxid-20009", "error",
+             ["sxid=20009", "severity=fatal", "link=4"]),
+        ),
     ],
 )  # fmt: skip
 def test_lines_of_every_age_are_understood(

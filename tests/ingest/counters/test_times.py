@@ -1,0 +1,71 @@
+"""Times as collectors, ``date`` and file names print them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tracekit.ingest.counters import times
+
+NOON_NS = int(datetime(2026, 7, 21, 12, 0, 1, tzinfo=UTC).timestamp()) * 10**9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tue Jul 21 12:00:01 UTC 2026",  # date in the C locale
+        "Tue Jul 21 12:00:01 PM UTC 2026",  # en_US
+        "Tue, 21 Jul 2026 12:00:01 GMT",  # an HTTP header, date -R
+        "Tue, 21 Jul 2026 14:00:01 +0200",
+        "21 Jul 2026, 12:00:01 UTC",
+        "2026-07-21T14:00:01+02:00",
+        "20260721T120001Z",
+        "1784635201",
+        "1784635201000",
+    ],
+)
+def test_one_moment_in_many_spellings(text: str) -> None:
+    ns = times.parse(text)
+    assert ns == NOON_NS
+    assert not isinstance(ns, times.Local)
+
+
+def test_fractions_are_kept_and_half_days_begin_at_twelve() -> None:
+    assert times.parse("Tue Jul 21 12:00:01.250000000 UTC 2026") == NOON_NS + 250_000_000
+    assert times.parse("Tue Jul 21 12:00:01 AM UTC 2026") == NOON_NS - 12 * 3600 * 10**9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tue Jui 21 12:00:01 UTC 2026",  # a month of no English
+        "Tue Jul 21 12:00:01 UTC",  # no year
+        "Tue Feb 30 12:00:01 UTC 2026",
+        "Tue Jul 21 12:00:01 CEST 2026",  # a zone that several offsets share
+        "2026-07-21T12:00:01+99:00",
+        "2026-13-21T12:00:01Z",
+        "1784635201000000000000",
+    ],
+)
+def test_what_is_no_moment_is_none(text: str) -> None:
+    assert times.parse(text) is None
+
+
+def test_without_a_zone_it_is_local() -> None:
+    assert isinstance(times.parse("2026-07-21 12:00:01"), times.Local)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_stamp"),
+    [
+        ("=== Tue Jul 21 12:00:01 UTC 2026 ===", True),
+        ("timestamp: 2026-07-21T12:00:01Z", True),
+        ("2026-07-21T12:00:01Z eth0 up", False),
+        ("short", False),
+    ],
+)
+def test_a_line_that_states_only_a_time_is_a_mark(line: str, is_stamp: bool) -> None:
+    expected: Any = NOON_NS if is_stamp else None
+    assert times.of_line(line) == expected

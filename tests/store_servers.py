@@ -98,6 +98,29 @@ def roll_up_one(root: str | Path) -> None:
     assert (len(rolled.done), rolled.failed) == (1, ())
 
 
+_COMMITS = """
+import sys
+from tracekit.fleet.store import FleetStore
+
+root, writer, count = sys.argv[1:]
+store = FleetStore(root + "/fleet")
+for i in range(int(count)):
+    own = {"date": "2026-07-21", "run": f"{writer}-{i}"}
+    store.replace({"job": [own], "step": [own]}, [own["run"]], [own["date"]])
+"""
+
+
+def commit_at_once(root: str, writers: int = 2, count: int = 4) -> None:
+    """Several processes write rows of a date at once, each those of runs of its own; no lock."""
+    words = [sys.executable, "-c", _COMMITS, root]
+    started = [subprocess.Popen([*words, str(w), str(count)]) for w in range(writers)]
+    assert [process.wait(300) for process in started] == [0] * writers
+    store = FleetStore(f"{root}/fleet")
+    for name in ("job", "step"):
+        rows = sorted(row["run"] for row in store._read(tables.table(name)))
+        assert rows == sorted(f"{w}-{i}" for w in range(writers) for i in range(count))
+
+
 def told_of(run: str | Path) -> str:
     """What its diagnosis says, wherever it lies."""
     with api.open(run) as opened:

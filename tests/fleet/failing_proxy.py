@@ -24,7 +24,10 @@ from urllib.parse import parse_qsl, urlsplit
 SLOW_S = 1.0
 HOP = ("connection", "expect", "transfer-encoding", "content-length", "date")
 BLOB = re.compile(rb"<Blob><Name>([^<]*)</Name>.*?</Blob>", re.S)
-REFUSAL = b"<Error><Code>SlowDown</Code><Message>planted-answer</Message></Error>"
+REFUSALS = {
+    "503": b"<Error><Code>SlowDown</Code><Message>planted-answer</Message></Error>",
+    "403": b"<Error><Code>AccessDenied</Code><Message>planted-answer</Message></Error>",
+}
 
 
 class Proxy(ThreadingHTTPServer):
@@ -95,8 +98,8 @@ class Handler(BaseHTTPRequestHandler):
         body = self._body()
         if fate == "gone":
             return self._cut()
-        if fate == "503":
-            return self._answer(503, REFUSAL)
+        if fate in REFUSALS:
+            return self._answer(int(fate), REFUSALS[fate])
         if fate == "slow":
             time.sleep(SLOW_S)
         is_json = self.path.startswith(("/storage/", "/upload/", "/download/"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -29,6 +30,7 @@ from tracekit.fleet.elsewhere import diagnosed_elsewhere
 from tracekit.fleet.lake import Lake
 from tracekit.fleet.lakes import lake_at, make_lake
 from tracekit.fleet.object_lake import ObjectLake
+from tracekit.fleet.rollup import rolled_up
 from tracekit.objects import Objects
 from tracekit.runs import plan
 from tracekit.store import Selection, ShardFile
@@ -437,3 +439,30 @@ def test_what_a_killed_process_left_in_a_store_is_removed_a_day_later(
         os.utime(path, (time.time() - age_s,) * 2)
     with lake.drop():
         assert [p.parent.name for p in bucket.rglob("a.json")] == ["new"]
+
+
+def test_a_run_that_goes_while_a_night_reads_it_stops_no_other(
+    bucket: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake(URI)
+    for name in ("half", "stays", "whole"):
+        lake.add([job], name=name, workers=1)
+    runs = bucket / "lake" / "runs"
+    monkeypatch.setattr(ObjectLake, "fleet", str(bucket.parent / "fleet"))  # Delta Lake has its own
+    held = lake._held()  # type: ignore[union-attr]  # a lake of a store
+    next((bucket / "lake").glob("cards/*/whole.*")).unlink()  # since it was listed
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectLake, "_held", lambda _: held)
+        with pytest.raises(UsageError, match="no run 'whole'"):
+            lake.entry("whole")
+        assert [e.name for e in lake.entries()] == ["half", "stays"]
+        for file in (runs / "half").rglob("gpu_op*.parquet"):
+            file.unlink()
+        rolled = rolled_up(lake)
+    assert rolled.done == ("stays",)
+    ((name, why),) = rolled.failed
+    assert name == "half"
+    assert re.search(r"s3://bucket/lake/runs/half: .*gpu_op.* \(it is not there\)", why)
+    lake.remove("half")
+    again = rolled_up(lake)
+    assert (again.done, again.failed, again.unchanged_count) == ((), (), 1)

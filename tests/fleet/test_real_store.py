@@ -13,7 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from store_servers import ALL, Plan, asked, command, proxied, roll_up_one, rows_of, served, told_of
+from store_servers import (
+    ALL,
+    Plan,
+    asked,
+    command,
+    commit_at_once,
+    proxied,
+    roll_up_one,
+    rows_of,
+    served,
+    told_of,
+)
 
 from tracekit import objects
 from tracekit.fleet.lakes import lake_at, make_lake
@@ -167,3 +178,29 @@ def test_a_night_asks_no_more_of_the_store_however_many_runs_it_has_seen(
     FleetStore(lake.fleet).write_ledger([{**row, "run": f"j{i}"} for i in range(60)])
     assert rolled_up(lake_at(ROOT)).unchanged_count == 61
     assert requests_of_a_night() <= few + 4  # of the ledger's one commit more
+
+
+def test_writers_of_the_same_tables_at_once_lose_no_row(plan: Plan) -> None:
+    plan()
+    commit_at_once(ROOT)
+
+
+def test_a_bucket_that_may_only_be_read_is_read_and_named_by_who_would_write(
+    plan: Plan, job: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("ingest", str(job), "--lake", ROOT, "--name")
+    assert command(*words, "j") == 0
+    roll_up_one(ROOT)
+    plan("403", methods="PUT,POST,DELETE")
+    capfd.readouterr()
+    for writing in ([*words, "other"], ["rollup", ROOT], ["lake", "rm", ROOT, "j"]):
+        assert command(*writing) == 2
+        said = capfd.readouterr().err
+        assert f"error: {ROOT}" in said
+        assert "access denied" in said
+        assert "planted" not in said
+    assert command("lake", "ls", ROOT) == 0
+    assert command("diagnose", f"{ROOT}/runs/j") == 0
+    assert command("site", ROOT, "-o", str(tmp_path / "site"), "--workers", "1") == 0
+    plan()
+    assert lake_at(ROOT).names() == ["j"]

@@ -101,11 +101,12 @@ class ObjectLake:
         """A run by its name. UsageError where there is none."""
         check_name(name)
         held = self._held().get(name)
-        if held is None:
+        entry = self._entry(name, held) if held else None
+        if entry is None:
             raise UsageError(
                 f"{self.root}: there is no run {name!r}", hint=f"tracekit lake ls {self.root}"
             )
-        return self._entry(name, held)
+        return entry
 
     def entries(
         self,
@@ -195,7 +196,8 @@ class ObjectLake:
         card = made_card(draft, "draft", added)
         own = name or found_name(card, paths)
         held = self._held().get(own)
-        earlier = self._entry(own, held).card if held else None
+        entry = self._entry(own, held) if held else None
+        earlier = entry.card if entry else None
         card = replace(card, name=own, added_utc=earlier.added_utc if earlier else added)
         if name is None:
             before = fetch.manifest_of(self._run(own))
@@ -270,14 +272,18 @@ class ObjectLake:
 
     def _entries(self, held: Mapping[str, _Held]) -> list[Entry]:
         with ThreadPoolExecutor(AT_ONCE, "cards") as pool:
-            return [*pool.map(lambda name: self._entry(name, held[name]), held)]
+            found = pool.map(lambda name: self._entry(name, held[name]), held)
+            return [entry for entry in found if entry is not None]
 
-    def _entry(self, name: str, held: _Held) -> Entry:
+    def _entry(self, name: str, held: _Held) -> Entry | None:
+        """A run by its card; None where that was removed since it was listed."""
         import msgspec
 
         said = self._at.read(held.card)
+        if said is None:
+            return None
         try:
-            card = msgspec.convert(json.loads(said or b""), Card)
+            card = msgspec.convert(json.loads(said), Card)
         except (ValueError, RecursionError):  # msgspec's ValidationError is one
             return Entry(name, self.path(name), None, f"{held.card}: not a card of a run")
         if card.name != name or _card_name(card) != held.card:

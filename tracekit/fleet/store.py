@@ -26,6 +26,7 @@ from tracekit.schema import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import fs as pafs
 
 Row = dict[str, Any]
 Rows = Mapping[str, Sequence[Row]]
@@ -113,6 +114,15 @@ class FleetStore:
                     SWEEP_AFTER_HOURS, dry_run=False, enforce_retention_duration=False, full=True
                 )
 
+    def _files(self, each: Table) -> pafs.FileSystem | None:
+        """How Arrow reads a table's files: by itself. The library's own way calls Python from
+        Arrow's threads, and a process that ends while one still lets go of a file is aborted."""
+        if self._options is not None:
+            return None
+        from pyarrow import fs
+
+        return fs.SubTreeFileSystem(os.path.abspath(self._path(each)), fs.LocalFileSystem())  # noqa: PTH100  # resolves no link
+
     def _path(self, each: Table) -> str:
         return f"{self.folder}/{each.name}"
 
@@ -126,7 +136,10 @@ class FleetStore:
         for tried in range(TRIES):
             try:
                 stored = DeltaTable(self._path(each), storage_options=self._options)
-                rows = stored.to_pyarrow_table(filters=filters or None).to_pylist()
+                read = stored.to_pyarrow_table(
+                    filters=filters or None, filesystem=self._files(each)
+                )
+                rows = read.to_pylist()
             except TableNotFoundError:
                 return []
             except (DeltaError, OSError) as error:

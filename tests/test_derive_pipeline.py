@@ -336,6 +336,22 @@ def test_stages_from_who_sends_how_often_and_begins_when() -> None:
     assert "inferred from the order of first forwards" in notes[0]
 
 
+@pytest.mark.parametrize(("transfers", "is_pipeline"), [(2, True), (3, False), (6, False)])
+def test_a_ring_is_not_two_stages(transfers: int, is_pipeline: bool) -> None:
+    """All ranks exchange as often: two stages do so twice a microbatch, a ring more often."""
+    traces = Traces(4)
+    for rank in range(4):
+        at = 1000 + 10 * (rank // 2)
+        traces.range(rank, "Forward 0", at, at + 10)
+        for k in range(transfers):
+            op = "send" if k % 2 else "recv"
+            traces.add("collective", rank, op=op, start_ns=at + 11 + k, dur_ns=1)
+    notes: list[str] = []
+    stages = {r["rank"]: r["pp_rank"] for r in traces.derive(notes=notes)}
+    assert stages == ({0: 0, 1: 0, 2: 1, 3: 1} if is_pipeline else {})
+    assert ("cannot be told" in notes[0]) is not is_pipeline
+
+
 def test_unnumbered_ranges_are_counted_and_nested_and_twin_ones_are_not() -> None:
     traces = Traces(2)
     for rank in (0, 1):

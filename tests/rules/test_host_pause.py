@@ -82,6 +82,20 @@ def test_ranks_that_take_turns_at_work_do_not_stand_still(make_job: MakeJob, kin
     assert PAUSE.run(by_turns(make_job, 50, kind).facts()) == RuleOutcome()
 
 
+@pytest.mark.parametrize(("still_ms", "is_named"), [(26, True), (24, False)])
+def test_a_little_silence_beside_work_that_takes_turns(
+    make_job: MakeJob, still_ms: float, is_named: bool
+) -> None:
+    """A rank that delays a step by 50 ms has to stand still for half of that in the same step."""
+    job = by_turns(make_job, 50)
+    for row in job.rows["excess"]:
+        row["affected_ns"] = still_ms * MS
+    (long,) = (row for row in job.rows["excess"] if row["rank"] == 3)
+    # A silence in a step that the rank does not delay speaks for nothing.
+    job.rows["excess"].append({**long, "steps": [0], "steps_count": 1, "affected_ns": 900 * MS})
+    assert bool(PAUSE.run(job.facts()).findings) is is_named
+
+
 def test_short_turns_and_rare_ones_are_silent(make_job: MakeJob) -> None:
     assert PAUSE.run(by_turns(make_job, 5).facts()) == RuleOutcome()
     rare = by_turns(make_job, 90)

@@ -450,6 +450,20 @@ def test_a_replay_of_streams_is_believed_that_most_of_a_delay_hides(
     assert finding.impact.s_per_step == pytest.approx(cost_s)
 
 
+def test_that_some_steps_are_late_is_no_doubt_of_what_they_cost(make_job: MakeJob) -> None:
+    """60 ms in steps 3, 6 and 9 of 10, and steps of 96 to 104 ms: the mean step's two standard
+    errors are 18.4 ms, those of both kinds of steps about their own means 2.19."""
+    job = late_job(make_job, {2: 60}, steps=range(3, 10, 3))
+    for rank in range(4):
+        for step, ms in ((1, 4), (3, 4), (5, 4), (6, -4), (8, -4), (10, -4)):
+            job.add(rank, step, "compute", ms)
+    job.rows["excess"] = [part("range", path="log", ms=18, steps=(3, 6, 9))]
+    impact = LATE.run(job.facts()).findings[0].impact
+    assert impact.s_per_step == pytest.approx(0.018)
+    assert impact.s_per_affected_step == pytest.approx(0.060)
+    assert impact.high_s_per_step == pytest.approx(0.018 + 0.00219, abs=1e-5)
+
+
 @pytest.mark.parametrize(("most_ms", "method"), [(12.0, "replay"), (13.0, "twin ranks")])
 def test_where_others_would_be_late_as_well_the_cost_is_what_a_step_could_gain(
     make_job: MakeJob, most_ms: float, method: str

@@ -31,23 +31,27 @@ class Coordinate:
     pp: int
 
 
+Behaviour = tuple[int, int, float, int]
+"""Of a rank: sends and receives, how much later than the first rank its first forward of a step
+begins (ns, median), and how many forwards it has."""
+
 _BEHAVIOUR = f"""
 WITH transfers AS (
     SELECT source_id, count(*) AS transfers FROM derive_transfer GROUP BY source_id
 ), firsts AS (
-    SELECT source_id, r.attempt, r.capture_id, r.step,
+    SELECT source_id, r.attempt, r.capture_id, r.step, count(*) AS forwards,
            min({corrected_sql("coalesce(e.start_ns, r.start_ns)", "c")}) AS start_ns
     FROM derive_range r
     JOIN derive_context c USING (source_id)
     LEFT JOIN derive_extent e USING (source_id, place)
     WHERE r.operation = 'forward-compute' GROUP BY ALL
 ), lags AS (
-    SELECT source_id, median(start_ns - first_ns) AS lag_ns
+    SELECT source_id, median(start_ns - first_ns) AS lag_ns, sum(forwards) AS forwards
     FROM (SELECT *, min(start_ns) OVER (PARTITION BY attempt, capture_id, step) AS first_ns
           FROM firsts)
     GROUP BY source_id
 )
-SELECT c.rank, coalesce(max(t.transfers), 0), min(l.lag_ns)
+SELECT c.rank, coalesce(max(t.transfers), 0), min(l.lag_ns), min(l.forwards)::BIGINT
 FROM derive_context c JOIN lags l USING (source_id) LEFT JOIN transfers t USING (source_id)
 WHERE c.rank IS NOT NULL GROUP BY c.rank ORDER BY c.rank
 """  # noqa: S608 - what is put in is our own
@@ -74,6 +78,8 @@ SELECT count(*) FILTER (forwards = backwards AND forwards > 1), count(*) FROM (
            count(*) FILTER (operation = 'backward-compute') AS backwards
     FROM derive_range WHERE is_compute GROUP BY source_id, step)
 """
+MAX_TRANSFERS_RATIO = 2.5
+"""Over forwards, of the first and the last stage: two, and what a window's edge may cut."""
 MIN_ACCUMULATED_RATIO = 0.9
 """Of the steps: a window may cut the first and the last."""
 
@@ -86,7 +92,7 @@ def places_of_ranks(
 ) -> list[Coordinate]:
     """The stage and replica of every rank with microbatches; none where this is no pipeline."""
     behaviour = con.execute(_BEHAVIOUR).fetchall()
-    ranks = [int(rank) for rank, _, _ in behaviour]
+    ranks = [int(rank) for rank, *_ in behaviour]
     groups = group_places(con)
     stages, pp = _stages(con, ranks, groups, behaviour, job, known, notes)
     if pp < 2 and _is_one_stage(con, groups, behaviour, job):
@@ -97,7 +103,7 @@ def places_of_ranks(
 def _is_one_stage(
     con: duckdb.DuckDBPyConnection,
     groups: Mapping[str, Mapping[int, tuple[int, int]]],
-    behaviour: Sequence[tuple[int, int, float]],
+    behaviour: Sequence[Behaviour],
     job: JobDescription | None,
 ) -> bool:
     """Whether this is no pipeline, and its steps are made of several microbatches."""
@@ -105,7 +111,7 @@ def _is_one_stage(
     is_stated = stated == 1
     if (stated or 1) > 1 or any(size > 1 for _, size in groups["pp"].values()):
         return False
-    if not is_stated and any(transfers for _, transfers, _ in behaviour):
+    if not is_stated and any(transfers for _, transfers, *_ in behaviour):
         return False
     whole, every = con.execute(_ACCUMULATED).fetchall()[0]
     return bool(every and whole >= MIN_ACCUMULATED_RATIO * every)
@@ -160,7 +166,7 @@ def _stages(
     con: duckdb.DuckDBPyConnection,
     ranks: list[int],
     groups: dict[str, dict[int, tuple[int, int]]],
-    behaviour: Sequence[tuple[int, int, float]],
+    behaviour: Sequence[Behaviour],
     job: JobDescription | None,
     known: Mapping[int, int],
     notes: list[str],
@@ -177,7 +183,7 @@ def _stages(
     stated = job.parallelism.pp if job is not None else None
     if groups["pp"] and set(groups["pp"]) >= set(ranks):
         return {r: groups["pp"][r][0] for r in ranks}, max(n for _, n in groups["pp"].values())
-    transfers = {rank: count for rank, count, _ in behaviour}
+    transfers = {rank: count for rank, count, *_ in behaviour}
     if stated is None and not any(transfers.values()):
         return {}, 0
     world = job.world_size if job is not None and job.world_size else len(ranks)
@@ -190,20 +196,22 @@ def _stages(
     return _by_behaviour(behaviour, notes)
 
 
-def _by_behaviour(
-    behaviour: Sequence[tuple[int, int, float]], notes: list[str]
-) -> tuple[dict[int, int], int]:
+def _by_behaviour(behaviour: Sequence[Behaviour], notes: list[str]) -> tuple[dict[int, int], int]:
     """Stages from who sends how often and who begins when."""
-    counts = [count for _, count, _ in behaviour]
+    counts = [count for _, count, *_ in behaviour]
     edge = min(counts)
     edges = [c for c in counts if c < 1.25 * edge] if max(counts) >= 1.5 * edge else counts
     replicas = len(edges) // 2
-    if edge == 0 or replicas == 0 or len(counts) % replicas:
+    # Where all exchange as often, they are two stages, each with a send and a receive a microbatch,
+    # or a ring of several chunks a rank or of context parallelism, where each has more.
+    most = MAX_TRANSFERS_RATIO * min(forwards for *_, forwards in behaviour)
+    is_ring = edges is counts and edge > most
+    if edge == 0 or is_ring or replicas == 0 or len(counts) % replicas:
         notes.append("pipeline: the traces name microbatches, and which rank is which stage"
                      " cannot be told; [parallelism] pp in job.toml would")  # fmt: skip
         return {}, 0
     pp = len(counts) // replicas
-    in_order = [rank for rank, _, _ in sorted(behaviour, key=lambda b: (b[2], b[0]))]
+    in_order = [rank for rank, *_ in sorted(behaviour, key=lambda b: (b[2], b[0]))]
     stages = {rank: position // replicas for position, rank in enumerate(in_order)}
     notes.append(
         f"pipeline: {pp} stages of {plural(replicas, 'rank')}, inferred from the order of first "

@@ -111,6 +111,7 @@ def _by_name(
         f"{ranks_phrase([late.rank], facts.ranks)} is late for its input, and the others wait "
         f"{waiting(facts, cost)}: {excess.sentence}.",
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
+        lies_in=excess.steps,
         by=("host ranges", "peers"),
         basis=f"time in its input range, and the others wait for it; {matched_note(facts)}",
         confirm=TEXT.confirm,

@@ -428,11 +428,14 @@ class Facts:
         """Where rows of counters stand: three will do."""
         return self.places(rows, at_most=MAX_READINGS)
 
-    def impact(self, cost: Price) -> Impact:
-        """What a delay of the mean step costs, by which method and between what bounds."""
+    def impact(self, cost: Price, keys: Collection[StepKey] = ()) -> Impact:
+        """What a delay of the mean step costs, by which method and between what bounds; ``keys``:
+        the steps that it lies in, where it comes and goes."""
         if self.step_ns <= 0:
             return Impact()
-        impact = cost.wider(self.steps.mean_error_ns).impact(self.step_ns, self.gpus_count)
+        impact = cost.wider(self.steps.mean_error_ns(set(keys))).impact(
+            self.step_ns, self.gpus_count
+        )
         return replace(impact, per="window") if self.is_window else impact
 
     def finding(

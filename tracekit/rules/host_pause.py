@@ -95,20 +95,23 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     beside = Delays(delays, steps.keys, everybody)
     stood: dict[int, list[Row]] = {}
     turns: dict[StepKey, int] = defaultdict(int)
+    paused: dict[StepKey, float] = defaultdict(float)
     for rank, rows in passing_pauses(facts).items():
-        numbers = {int(step) for row in rows for step in row["steps"]}
         late, _ = beside.beyond_typical(rank, limits, facts)
         for key in late:
-            if key.step in numbers:
-                stood[rank] = rows
+            here = [row for row in rows if key.step in row["steps"]]
+            still_ns = sum(row["affected_ns"] - row["affected_peer_ns"] for row in here)
+            # What else makes the rank late in this step, its batch say, is no standing still.
+            if still_ns >= limits.min_pause_ratio * delays[key][rank]:
+                known = stood.setdefault(rank, [])
+                known.extend(row for row in here if row not in known)
                 turns[key] = max(turns[key], delays[key][rank])
+                paused[key] = max(paused[key], still_ns)
     measured_ns = sum(turns.values()) / len(steps)
-    paused_ns = sum(_total_ns(rows) for rows in stood.values())
+    paused_ns = sum(paused.values()) / len(steps)
     least = max(limits.min_late_steps_count, limits.persistent_ratio * len(steps))
     is_much = measured_ns >= limits.min_cost_ratio * steps.step_ns
     if not (len(stood) > 1 and len(turns) >= least and is_much):
-        return ()
-    if paused_ns < limits.min_pause_ratio * measured_ns:
         return ()
     ranks, keys = sorted(stood), sorted(turns)
     rows = sorted((r for some in stood.values() for r in some), key=lambda r: -r["longest_ns"])
@@ -142,7 +145,7 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
             ),
             by=("host ranges", "peers"),
             basis=f"nothing recorded on the ranks that others wait for; {matched_note(facts)}",
-            impact=facts.impact(cost),
+            impact=facts.impact(cost, keys),
             keys=keys,
             against=cost.against,
             confirm=("gc.disable() on all ranks for 50 steps: are the pauses gone?",),

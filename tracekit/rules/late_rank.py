@@ -108,6 +108,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         f"{waiting(facts, cost)} {_whose(late)}"
         f"{_nature(late, limits) if excess is None else f': {excess.sentence}'}.",
         (*score_evidence(facts, late, limits), *(excess.evidence(facts) if excess else ())),
+        lies_in=() if excess is None else excess.steps,
         by=kinds,
         basis=f"{late.scores_count} of {late.available_count} straggler scores agree; "
         f"{matched_note(facts)}",

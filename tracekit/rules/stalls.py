@@ -264,7 +264,7 @@ def _finding(
         _evidence(facts, limits, text, stalled, ranks, summary),
         by=kinds,
         basis=basis,
-        impact=facts.impact(price),
+        impact=facts.impact(price, keys),
         keys=keys,
         against=(*_counter_evidence(facts, limits, text, stalled), *price.against),
         confirm=text.confirm,

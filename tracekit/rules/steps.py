@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 SAME_RATIO = 0.01
@@ -178,12 +178,23 @@ class Steps:
         """Length of the job's mean steady step; 0 without steps."""
         return fmean(self.job_durs_ns) if self.by_key else 0.0
 
-    @cached_property
-    def mean_error_ns(self) -> float:
-        """Two standard errors of the mean step: what no cost is known better than; 0 of one
-        step."""
-        durs = self.job_durs_ns
-        return 2 * stdev(durs) / math.sqrt(len(durs)) if len(durs) > 1 else 0.0
+    def mean_error_ns(self, affected: Collection[StepKey] = ()) -> float:
+        """Two standard errors of the mean step: what no cost is known better than; 0 of one step.
+
+        Of a fault in some steps (``affected``) these and the others scatter each about their own
+        mean: that they differ is the cost, and no doubt of it.
+        """
+        groups: dict[bool, list[float]] = {True: [], False: []}
+        for key, dur in self._durs_ns.items():
+            groups[key in affected].append(dur)
+        parts = [durs for durs in groups.values() if durs]
+        if len(self) <= len(parts):
+            parts = [self.job_durs_ns]
+        free = len(self) - len(parts)
+        if free < 1:
+            return 0.0
+        squares = sum((dur - fmean(durs)) ** 2 for durs in parts for dur in durs)
+        return 2 * math.sqrt(squares / free / len(self))
 
     def job_dur_ns(self, key: StepKey) -> float:
         """How long the job took for the step: from the last rank's start to the last rank's end,

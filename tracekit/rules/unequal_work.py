@@ -83,6 +83,7 @@ def _finding(
         f"{waiting(facts, cost)}: "
         f"{excess.sentence}.",
         (*excess.evidence(facts), *score_evidence(facts, late, limits)),
+        lies_in=excess.steps,
         by=("GPU timeline" if on_device else "host ranges", "peers"),
         basis=f"more to do on the rank, and the others wait for it; {matched_note(facts)}",
         confirm=(f"compare the batch of rank {late.rank} with a peer's: samples, tokens, lengths",),

@@ -36,7 +36,7 @@ def late_finding(
         facts.scope([late.rank], keys),
         summary,
         tuple(evidence),
-        impact=facts.impact(cost),
+        impact=facts.impact(cost, keys),
         cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
         keys=keys,
         against=(*against, *cost.against),

@@ -133,6 +133,7 @@ def peak_bytes(microbatches: int) -> tuple[int, int]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow  # a bound of memory; what rows in a file make is asked above, by every run
 def test_memory_does_not_follow_the_length_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "HELD_BYTES", 1 << 20)
     monkeypatch.setattr(engine, "LOOK_AHEAD", 16)

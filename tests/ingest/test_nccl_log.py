@@ -220,6 +220,22 @@ def test_a_nic_is_named_where_the_log_lists_it() -> None:
     assert sink.events("net_devices")[0]["oob"] == "eth0"
 
 
+def test_an_edge_into_the_network_is_of_one_rank() -> None:
+    """CollNet: the switches reduce, so the other end is no rank."""
+    lines = [
+        *logs.comm_lines("2.20.5", 0, 2),
+        info("CollNet 00/0 : 0 [receive] via COLLNET/SHARP/1/GDRDMA"),
+        info("CollNet 01/0 : 0 [send] via COLLNET/SHARP/1"),
+        info("CollNet 01/0 : 0 [both] via COLLNET/SHARP/1"),
+    ]
+    columns = ("channel", "from_group_rank", "to_group_rank", "is_gpudirect", "direction")
+    edges = read("\n".join(lines) + "\n").rows("nccl_edge", "transport", *columns)
+    assert [r[1:] for r in edges if r[0] == "COLLNET"] == [
+        (0, None, 0, True, "receive"),
+        (1, 0, None, False, "send"),
+    ]
+
+
 def test_lazy_connections_belong_to_the_one_communicator_that_fits() -> None:
     start = (
         "comm 0x7f{p} rank {r} nranks {n} cudaDev 0 nvmlDev 0 busId 1000 commId 0x{p} - Init {w}"

@@ -25,79 +25,60 @@ _typer = partial(
 
 
 class Place(NamedTuple):
-    """A command: the module under ``tracekit.cli``, its name there, and what help lists of it."""
+    """A command: the module under ``tracekit.cli`` that has it, and what help lists of it."""
 
     module: str
-    attribute: str
     line: str
     parser: str | None = None
     """What parses it there, if not Typer's own."""
 
 
 COMMANDS = {
-    "sources": Place("look", "sources", "What each file is recognised as, and why."),
-    "ingest": Place("build", "ingest", "Files to a run."),
-    "diagnose": Place(
-        "diagnosis", "diagnose", "Why the job is slow, what it costs, and what to do."
-    ),
+    "sources": Place("look", "What each file is recognised as, and why."),
+    "ingest": Place("build", "Files to a run."),
+    "diagnose": Place("diagnosis", "Why the job is slow, what it costs, and what to do."),
     "show": Place(
         "diagnosis",
-        "show",
         "One finding whole: every row of its evidence, down to the raw records' places.",
     ),
-    "query": Place("look", "query", "Rows of one named query."),
-    "sql": Place("look", "sql", "Any SELECT over the run's views."),
+    "query": Place("look", "Rows of one named query."),
+    "sql": Place("look", "Any SELECT over the run's views."),
     "compare": Place(
-        "compare",
         "compare",
         "What changed between two runs, how sure that is, and what the difference is made of.",
         "Sided",
     ),
     "timeline": Place(
         "timeline",
-        "timeline",
         "All ranks on one clock for ui.perfetto.dev, collectives joined, findings marked.",
     ),
     "plot": Place(
-        "plot", "plot", "One figure of a run: step times, late ranks, overlap, traffic, and more."
+        "plot", "One figure of a run: step times, late ranks, overlap, traffic, and more."
     ),
-    "job": Place(
-        "build", "job", "The inferred job description, with provenance, to correct and keep."
-    ),
+    "job": Place("build", "The inferred job description, with provenance, to correct and keep."),
     "expect": Place(
-        "expect",
-        "expect",
-        "The layout's expected traffic, bubble, memory, FLOPs, rooflines and times.",
+        "expect", "The layout's expected traffic, bubble, memory, FLOPs, rooflines and times."
     ),
-    "whatif": Place(
-        "whatif", "whatif", "What the step would have taken without a cause: a replay."
-    ),
+    "whatif": Place("whatif", "What the step would have taken without a cause: a replay."),
     "capture": Place(
-        "capture",
         "capture",
         "A shell script that collects what a diagnosis needs; prints it and runs nothing.",
     ),
     "explain": Place(
-        "diagnosis",
-        "explain",
-        "What a rule means, its evidence, thresholds and remedy, and when it is wrong.",
+        "diagnosis", "What a rule means, its evidence, thresholds and remedy, and when it is wrong."
     ),
     "simulate": Place(
         "simulate",
-        "simulate",
         "Raw files of a synthetic job with a known fault; the truth is in DIR/truth.json.",
     ),
-    "cache": Place("look", "cache", "What is cached from raw paths, and clearing it."),
+    "cache": Place("look", "What is cached from raw paths, and clearing it."),
     "rollup": Place(
         "fleet",
-        "rollup",
         "Every run that is new or changed into the fleet's tables, and what the night says.",
     ),
-    "site": Place("fleet", "site", "The fleet as a static site, from what rollup keeps."),
+    "site": Place("fleet", "The fleet as a static site, from what rollup keeps."),
     "lake": Place(
-        "fleet",
-        "lake",
-        "The runs of a lake: many under one root, as ingest --lake puts them there.",
+        "fleet", "The runs of a lake: many under one root, as ingest --lake puts them there."
     ),
 }
 """All commands, in the order of help. A line is the first sentence of the command's own help, so
@@ -161,7 +142,7 @@ def _application() -> TyperGroup:
 def _made(name: str) -> Any:  # typer does not name click's own types
     place = COMMANDS[name]
     module = import_module(f"tracekit.cli.{place.module}")
-    command = getattr(module, place.attribute)
+    command = getattr(module, name)
     parser = getattr(module, place.parser) if place.parser else PlainCommand
     if not isinstance(command, typer.Typer):
         function, command = command, _typer()

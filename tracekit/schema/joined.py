@@ -13,6 +13,13 @@ from tracekit.schema.declare import (
     origin,
 )
 
+NODE = col("node", "VARCHAR", "As in port.", "name")
+PORT_COUNTER = (
+    NODE,
+    col("port", "VARCHAR", "As in port."),
+    col("counter", "VARCHAR", "Canonical name; its priorities and queues are added up."),
+)
+
 TABLES = (
     derived_table(
         "gpu",
@@ -60,9 +67,7 @@ TABLES = (
         COUNTED_ATTEMPT,
         CAPTURE,
         col("step", "BIGINT", "Job-level step: from its first start to its last end."),
-        col("node", "VARCHAR", "As in port.", "name"),
-        col("port", "VARCHAR", "As in port."),
-        col("counter", "VARCHAR", "Canonical name; its priorities and queues are added up."),
+        *PORT_COUNTER,
         col("growth", "DOUBLE", "Grown by, interpolated between readings."),
         col("coverage_ratio", "DOUBLE", "Share of the step that readings cover without a hole."),
     ),
@@ -71,9 +76,7 @@ TABLES = (
         "Whether a counter of a port goes with slow steps; only counters that moved.",
         ("attempt", "node", "port", "counter"),
         COUNTED_ATTEMPT,
-        col("node", "VARCHAR", "As in port.", "name"),
-        col("port", "VARCHAR", "As in port."),
-        col("counter", "VARCHAR", "Canonical name; its priorities and queues are added up."),
+        *PORT_COUNTER,
         col("direction", "VARCHAR", "rx or tx as the node sees it; null where neither."),
         col("is_on_path", "BOOLEAN", "Whether the port leads to a rank of the job."),
         col("interval_ns", "DOUBLE", "Usual time between readings."),
@@ -105,7 +108,7 @@ TABLES = (
         "How far the clock of a node's counters is from the traces', by the traffic.",
         ("attempt", "node"),
         ATTEMPT,
-        col("node", "VARCHAR", "As in port.", "name"),
+        NODE,
         col("verdict", "VARCHAR", "agrees, off or unknown."),
         col("reason", "VARCHAR", "What the verdict rests on, or what an estimate lacks."),
         col("offset_ns", "BIGINT", "Its clock less the traces'; null where unknown."),

@@ -37,7 +37,7 @@ _META_NAMES = {
     "all_to_all": "all_to_allv",
     "broadcast": "broadcast",
 }
-_CALLS = {
+OPERATORS = {
     "all_reduce": "c10d::allreduce_",
     "all_gather": "c10d::_allgather_base_",
     "reduce_scatter": "c10d::_reduce_scatter_base_",
@@ -46,6 +46,7 @@ _CALLS = {
     "send": "c10d::send",
     "recv": "c10d::recv_",
 }
+"""PyTorch's operator that calls a collective."""
 _KERNELS = {
     "all_reduce": "AllReduce_Sum_{}_RING_LL",
     "all_gather": "AllGather_RING_LL",
@@ -288,7 +289,7 @@ class RankWriter:
         part = dur // 10
         add = lines.append
         ids = f'"External id": {external}, "Ev Idx": {external}'
-        add(self._row(_head("cpu_op", _CALLS[op]), place, start, dur, ids))
+        add(self._row(_head("cpu_op", OPERATORS[op]), place, start, dur, ids))
         if self.style == "gloo":
             return
         ids = f'"External id": {external + 1}, "Ev Idx": {external + 1}'

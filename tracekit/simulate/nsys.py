@@ -19,7 +19,7 @@ from typing import Any
 
 from tracekit.simulate import program as p
 from tracekit.simulate.job import Plan, StepRecord
-from tracekit.simulate.kineto import HostClock, counts, kernel_name, operation_name
+from tracekit.simulate.kineto import OPERATORS, HostClock, counts, kernel_name, operation_name
 from tracekit.simulate.records import Operation
 
 SESSION_NS = 5 * 10**9
@@ -145,15 +145,6 @@ _CALLS = {
     "broadcast": "ncclBroadcast",
     "send": "ncclSend",
     "recv": "ncclRecv",
-}
-_OPERATORS = {
-    "all_reduce": "c10d::allreduce_",
-    "all_gather": "c10d::_allgather_base_",
-    "reduce_scatter": "c10d::_reduce_scatter_base_",
-    "all_to_all": "c10d::alltoall_base_",
-    "broadcast": "c10d::broadcast_",
-    "send": "c10d::send",
-    "recv": "c10d::recv_",
 }
 _SHOWN = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_base"}
 """Where PyTorch names its range of a collective for what it calls."""
@@ -318,7 +309,7 @@ class NsysWriter:
         kind, name, start, dur, thread, external, _ = item
         if kind in ("collective", "message"):
             op = operation_name(name)
-            self._range(_OPERATORS[op], start, start + dur, thread, external)
+            self._range(OPERATORS[op], start, start + dur, thread, external)
             part = 2 * (dur // 10)
             shown = f"nccl:{_SHOWN.get(op, op)}"
             self._range(shown, start + part, start + dur - part, thread, external + 2)

@@ -40,8 +40,14 @@ NOISE_FLOOR_RATIO = 0.001
 """Spread of block medians that is assumed at least: logs round their numbers."""
 MIN_DRIFT_SIGMAS = 6.0
 SLOPE_ROUNDS = 6
+DAY_ROUNDS = 3
+"""Turns in which levels and the day beside them are fitted to each other."""
 MAX_LEFT_SIGMAS = 4.0
 """What a block may at most tell against a slope, or against levels."""
+MIN_DAILY_DAYS = 1.5
+"""Time from which on a day's warmth and load can be told from a slope."""
+ROBUST_SIGMAS = 1.5
+"""From how far off a block counts by its distance and no longer by its square (Huber 1964)."""
 MIN_DRIFT_RATIO = 0.003
 """Growth over the whole log from which on a drift is one."""
 MIN_STALL_STEPS = 10.0
@@ -179,6 +185,8 @@ class _Series:
         self.blocks = np.array([self._middle(a, b) for a, b in pairwise(edges)])
         self.times = np.array([self.clock[a:b].mean() for a, b in pairwise(edges)])
         self.sigma = max(NOISE_FLOOR_RATIO * self.usual, self._spread())
+        self.daily = np.zeros_like(self.blocks)
+        """What a step takes more or less by the time of day."""
         self.slope, self.slope_sigmas = self._fitted()
         trend = self.slope * self.times if abs(self.slope_sigmas) >= MIN_DRIFT_SIGMAS else 0.0
         self.parts = self._merged(self._parted(self.blocks - trend), self.blocks - trend)
@@ -256,17 +264,61 @@ class _Series:
         hours that resemble each other look like many small ones, which leave no slope."""
         slope = 0.0
         for _ in range(SLOPE_ROUNDS):
-            further, _ = self._slope(self._levels(slope), slope)
+            starts = self._levels(slope)
+            self.daily = self._day(starts)
+            further, _ = self._slope(starts, slope)
             slope += further
         starts = self._levels(slope)
-        if not self._is_ramp(starts, slope):
+        sigmas = self._slope(starts, 0.0)[1]
+        if abs(sigmas) < MIN_DRIFT_SIGMAS or not self._is_ramp(starts, slope):
             return 0.0, 0.0
-        return slope, self._slope(starts, 0.0)[1]
+        return slope, sigmas
 
     def _levels(self, slope: float) -> list[int]:
-        """Where levels begin that are told apart, once a slope is taken out."""
-        values = self.blocks - slope * self.times
+        """Where levels begin that are told apart, once slope and day are taken out."""
+        values = self.blocks - self.daily - slope * self.times
         return self._merged(self._parted(values), values)
+
+    def _hours(self) -> Floats | None:
+        """Sine and cosine of each block's time of day, a column each; None for too short a log."""
+        import numpy as np
+
+        known = self.end.min() >= 0
+        of_line = self.end / DAY_NS if known else self.clock
+        days = np.array([of_line[a:b].mean() for a, b in pairwise(self.edges)])
+        if len(days) < MIN_LINES or days[-1] - days[0] < MIN_DAILY_DAYS:
+            return None
+        turn = 2 * np.pi * (days % 1.0)
+        return np.stack([np.sin(turn), np.cos(turn)], axis=1)
+
+    def _model(self, starts: list[int], hours: Floats) -> Floats:
+        """Time, sine and cosine of the day, and a constant of each level, a column each."""
+        import numpy as np
+
+        level = np.zeros(len(self.blocks), int)
+        level[starts[1:]] = 1
+        constants = np.eye(len(starts))[np.cumsum(level)]
+        return np.concatenate([self.times[:, None], hours, constants], axis=1)
+
+    def _day(self, starts: list[int], *, has_slope: bool = True) -> Floats:
+        """What the time of day adds to a block, fitted together with the levels and a slope: two
+        days that begin and end at other hours look like a slope, and a slope like hours."""
+        import numpy as np
+
+        hours = self._hours()
+        if hours is None:
+            return np.zeros_like(self.blocks)
+        model = self._model(starts, hours)[:, 0 if has_slope else 1 :]
+        weight = np.ones(len(self.blocks))
+        for _ in range(SLOPE_ROUNDS):
+            root = np.sqrt(weight)
+            fit = np.linalg.lstsq(model * root[:, None], self.blocks * root, rcond=None)[0]
+            off = np.abs(self.blocks - model @ fit)
+            far = ROBUST_SIGMAS * max(WORD_SIGMA * float(np.median(off)), self.sigma / 2)
+            weight = np.minimum(1.0, far / np.maximum(off, far / 1e6))
+        at = 1 if has_slope else 0
+        daily: Floats = hours @ fit[at : at + 2]
+        return daily
 
     def _is_ramp(self, starts: list[int], slope: float) -> bool:
         """Whether a slope tells more than one or two further levels: changes too small for levels
@@ -278,7 +330,7 @@ class _Series:
         import numpy as np
 
         ends = [*starts[1:], len(self.blocks)]
-        values = self.blocks - slope * self.times
+        values = self.blocks - self.daily - slope * self.times
         left = np.concatenate(
             [values[a:b] - np.median(values[a:b]) for a, b in zip(starts, ends, strict=True)]
         )
@@ -299,10 +351,28 @@ class _Series:
         return float((np.minimum(np.abs(left), MAX_LEFT_SIGMAS * self.sigma) ** 2).sum())
 
     def _of_levels(self, count: int) -> float:
-        """What the best so many levels without a slope leave, as squares."""
+        """What the best so many levels without a slope leave, as squares; the day is theirs, not
+        that of a slope, which would take the part of them that is no slope."""
         import numpy as np
 
-        values = self.blocks
+        least = np.inf
+        for begin in (self.daily, np.zeros_like(self.blocks)):
+            daily = begin
+            for _ in range(DAY_ROUNDS):
+                values = self.blocks - daily
+                starts = self._best_levels(values, count)
+                edges = [*starts, len(values)]
+                left = [values[a:b] - np.median(values[a:b]) for a, b in pairwise(edges)]
+                least = min(least, self._squares(np.concatenate(left)))
+                daily = self._day(starts, has_slope=False)
+                if not daily.any():
+                    break
+        return least
+
+    def _best_levels(self, values: Floats, count: int) -> list[int]:
+        """Where so many levels of least squared error begin, 0 first."""
+        import numpy as np
+
         total = len(values)
         sums = np.concatenate([[0.0], np.cumsum(values)])
         squares = np.concatenate([[0.0], np.cumsum(values**2)])
@@ -320,9 +390,7 @@ class _Series:
         for last in reversed(back):
             end = int(last[end])
             starts.append(end)
-        edges = sorted({0, *starts, total})
-        left = [values[a:b] - np.median(values[a:b]) for a, b in pairwise(edges)]
-        return self._squares(np.concatenate(left))
+        return sorted({0, *starts} - {total})
 
     def _slope(self, starts: list[int], known: float) -> tuple[float, float]:
         """Growth of the step in ns a day within levels beyond what is known, and in how many
@@ -332,8 +400,8 @@ class _Series:
         ends = [*starts[1:], len(self.blocks)]
         slopes, left, squares = [], [], 0.0
         for first, last in zip(starts, ends, strict=True):
-            times, values = self.times[first:last], self.blocks[first:last]
-            values = values - known * times
+            times = self.times[first:last]
+            values = self.blocks[first:last] - self.daily[first:last] - known * times
             i, j = np.triu_indices(len(times), 1)
             if len(i):
                 slopes.append((values[j] - values[i]) / (times[j] - times[i]))
@@ -342,8 +410,13 @@ class _Series:
             return 0.0, 0.0
         slope = float(np.median(np.concatenate(slopes)))
         for first, last in zip(starts, ends, strict=True):
-            rest = self.blocks[first:last] - (known + slope) * self.times[first:last]
+            rest = self.blocks[first:last] - self.daily[first:last]
+            rest = rest - (known + slope) * self.times[first:last]
             left.append(rest - np.median(rest))
+        if (hours := self._hours()) is not None:  # what the day explains tells of no slope
+            others = self._model(starts, hours)[:, 1:]
+            alike = np.linalg.lstsq(others, self.times, rcond=None)[0]
+            squares = max(float(((self.times - others @ alike) ** 2).sum()), 1e-12)
         rest = np.concatenate(left)
         spread = max(WORD_SIGMA * float(np.median(np.abs(rest))), self.sigma / 2)
         like = _likeness(rest)

@@ -28,8 +28,9 @@ def moe_job(make_job: MakeJob, *late: int, **load: Any) -> Any:
         job.rows.setdefault("straggler", []).append(
             {"rank": rank, "inflicted_wait_ns": wait, "own_inflicted_wait_ns": wait,
              "exposed_inflicted_wait_ns": wait, "late_count": 5 if own else 0,
-             "lateness_ratio": 1 / len(late) if own else 0.0, "peer_ratio": 1.5 if own else 1.0, "stage": None,
-             "compute_ratio": 1.5 if own else 1.0, "slowdown_ratio": None, "matched_count": 30}
+             "lateness_ratio": 1 / len(late) if own else 0.0, "peer_ratio": 1.5 if own else 1.0,
+             "stage": None, "compute_ratio": 1.5 if own else 1.0, "slowdown_ratio": None,
+             "matched_count": 30}
         )  # fmt: skip
         for step in job.steps:
             if own:
@@ -106,7 +107,8 @@ def many_groups(make_job: MakeJob, delay_ms: int, received: float = 2.0) -> Any:
         job.rows.setdefault("straggler", []).append(
             {"rank": rank, "inflicted_wait_ns": own, "own_inflicted_wait_ns": own,
              "late_count": 5 if own else 0, "lateness_ratio": 1 / 8 if own else 0.0,
-             "peer_ratio": 1.5 if own else 1.0, "stage": None, "compute_ratio": 1.5, "slowdown_ratio": None}
+             "peer_ratio": 1.5 if own else 1.0, "compute_ratio": 1.5, "slowdown_ratio": None,
+             "stage": None}
         )  # fmt: skip
         for step in job.steps:
             job.rows.setdefault("late_steps", []).append(

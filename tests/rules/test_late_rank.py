@@ -450,6 +450,19 @@ def test_a_replay_of_streams_is_believed_that_most_of_a_delay_hides(
     assert finding.impact.s_per_step == pytest.approx(cost_s)
 
 
+def test_others_wait_for_what_a_rank_did_at_the_end_of_its_step_before(make_job: MakeJob) -> None:
+    """250 ms behind the last call of steps 2, 5 and 8: the others wait in their steps 3, 6 and 9,
+    of which the job's begin when the rank is there, and take 100 ms as ever."""
+    facts = late_job(make_job, {2: 250}, steps=range(3, 10, 3)).facts()
+    keys = facts.steps.keys
+    facts.steps.__dict__["_durs_ns"] = {
+        key: (350 if key.step % 3 == 2 else 100) * MS for key in keys
+    }
+    (found,) = LATE.run(facts).findings
+    assert facts.steps.step_ns == 175 * MS
+    assert found.impact.s_per_step == pytest.approx(0.075)
+
+
 def test_that_some_steps_are_late_is_no_doubt_of_what_they_cost(make_job: MakeJob) -> None:
     """60 ms in steps 3, 6 and 9 of 10, and steps of 96 to 104 ms: the mean step's two standard
     errors are 18.4 ms, those of both kinds of steps about their own means 2.19."""

@@ -295,14 +295,16 @@ class Delays:
         for key, here in self._by_key.items():
             own, ordered = self._delays.get(key, {}).get(rank, 0), self._ordered[key]
             usual = median_of_others(ordered, own) if rank in here else median(ordered)
-            excess = min(own - usual, facts.steps.job_dur_ns(key))
+            # Others wait in their step for what the rank did behind the last call of its own step
+            # before: that may be longer than what the job takes for the step.
+            excess = min(own - usual, max(r.dur_ns for r in facts.steps.by_key[key].values()))
             total += max(0.0, excess)
             is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
             if is_late and excess > limits.min_outlier_mads * scatter(
                 [ns for r, ns in here.items() if r != rank]
             ):
                 late.append(key)
-        return late, total / len(self._by_key)
+        return late, min(total / len(self._by_key), facts.steps.step_ns)
 
     def is_outlier(self, rank: int, limits: LatenessThresholds) -> bool:
         """Whether the rank delays more than the scatter of the other ranks would."""

@@ -1,4 +1,5 @@
-"""``make demo-fleet``: three small nights from traces, and thirty simulated ones as a site."""
+"""``make demo-fleet``: three small nights from traces with their reports, and a site of thirty
+simulated ones."""
 
 from __future__ import annotations
 
@@ -29,8 +30,12 @@ def run(folder: Path) -> None:
         rolled_up(lake, diagnose=lake.diagnosed)
     for words in (
         ["lake", "ls", str(folder / "lake")],
-        ["rollup", str(folder / "lake"), "--workers", "1"],
-        ["site", str(folder / "simulated"), "-o", str(folder / "site"), "--date", day_of(30)],
+        ["rollup", str(folder / "lake"), "--workers", "1", "--site", str(folder / "with-reports")],
+        # Simulated runs are rows of tables alone: there is nothing to report on.
+        [
+            *("site", str(folder / "simulated"), "-o", str(folder / "site")),
+            *("--date", day_of(30), "--reports", "0"),
+        ],
     ):
         print("$ tracekit", *words, flush=True)  # noqa: T201  # a script
         try:

@@ -156,6 +156,33 @@ def test_devices_of_two_jobs_are_two_groups_and_a_shift_is_none() -> None:
     assert [round(m.lag) for m in groups[0]] == [0, 0, 7, 7]
 
 
+@pytest.mark.parametrize(
+    ("shifts", "said"),
+    [
+        ((0.0, 0.0, 0.5, 0.5), ["GPUs 0-1 of n1, GPUs 2-3 of n1"]),
+        ((0.0, 0.5), ["GPU 0 of n1, GPU 1 of n1"]),
+        ((0.0, 0.0, 0.0, 0.0), []),
+        ((0.0, 0.0, 0.25, 0.25), []),  # neither together nor in turn
+        ((0.0, 0.0, 0.25, 0.5), []),  # stages of more than two kinds
+    ],
+)
+def test_gpus_of_a_node_that_work_in_turn(shifts: tuple[float, ...], said: list[str]) -> None:
+    rng = np.random.default_rng(5)
+    times = np.arange(600.0)
+    phase = np.cumsum(1 / 16 * (1 + 0.02 * rng.normal(size=600)))
+    gpus = [
+        Readings(f"n1 {i}", times,
+                 np.where((phase + shift) % 1 < 0.5, 0.9, 0.1) + 0.02 * rng.normal(size=600),
+                 "n1", f"GPU {i}")
+        for i, shift in enumerate(shifts)
+    ]  # fmt: skip
+    found = period_of(gpus, "sm_active", 1.0)
+    assert found.row["verdict"] == "steps"
+    turns = [s for s in statements({"sm_active": gpus}, found) if s.kind == "in_turn"]
+    assert [s.scope for s in turns] == said
+    assert all(s.value < -0.3 for s in turns)
+
+
 def test_jobs_without_a_common_period_have_none_and_say_so() -> None:
     found = period_of([*waves(11.0, 2, 1), *waves(16.3, 2, 2)], "sm_active", 1.0)
     assert found.row["verdict"] == "none"

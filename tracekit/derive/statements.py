@@ -52,7 +52,11 @@ IDLE_COPY_RATIO = 0.6
 LEAST_IDLE_RATIO = 0.15
 """Share of a working GPU's readings in which its SMs are idle, to ask what moves meanwhile."""
 TURNS = -0.3
-"""Correlation of two nodes' activity at the same moment, below which they work in turn."""
+"""Correlation of activity at the same moment, below which two nodes or GPUs work in turn."""
+TOGETHER = 0.5
+"""And above which GPUs of one node work together."""
+MIN_MOMENTS = 100
+"""Readings at which all of them were read, to speak of either."""
 SEGMENTS = 4
 """Parts of the readings of which each gives the clocks' offset by itself."""
 MIN_SEGMENTS = 3
@@ -117,6 +121,7 @@ def statements(
     part = next((p for p in counter_period.parts if p.is_periodic), None)
     if part is not None and counter_period.row["verdict"] == "steps":
         said += _traffic(signals, part, nodes)
+        said += _turns_within(gpus, part, nodes)
     said += _offload(signals, part)
     said += _ports(signals, nodes)
     if len(nodes) == 2:
@@ -537,6 +542,46 @@ def _lags(sent: Floats, received: Floats) -> list[float]:
     return lags_there
 
 
+def _turns_within(gpus: Sequence[Readings], part: Part, nodes: Sequence[str]) -> list[Statement]:
+    """Whether GPUs of a node, whose readings share a clock, are two groups that work in turn."""
+    import numpy as np
+
+    said = []
+    interval = float(part.row["interval_ns"]) / 1e9
+    for node in nodes:
+        here = [r for r in gpus if r.node == node and r.gpu in part.lags]
+        lag = part.lag_of(node)
+        if len(here) < 2 or lag is None:
+            continue
+        starts = part.starts + lag
+        grid = np.arange(float(np.nanmin(starts)), float(np.nanmax(starts)), interval)
+        rows, seen = gridded([r.times for r in here], [r.values for r in here], grid, interval)
+        good = seen.all(axis=0) & ~np.isnan(_phases(grid, starts))
+        if good.sum() < MIN_MOMENTS or not all(np.std(row[good]) for row in rows):
+            continue
+        r = np.asarray(np.corrcoef(rows[:, good]))
+        first, second = np.flatnonzero(r[0] > TOGETHER), np.flatnonzero(r[0] < TURNS)
+        across = r[np.ix_(first, second)]
+        if (
+            not len(second)
+            or len(first) + len(second) < len(here)
+            or across.max() > TURNS
+            or min(r[np.ix_(group, group)].min() for group in (first, second)) < TOGETHER
+        ):
+            continue
+        scopes = [_scope([here[at] for at in group.tolist()]) for group in (first, second)]
+        said.append(
+            Statement(
+                "in_turn", ", ".join(scopes), "correlation of SM activity at the same moment",
+                float(across.mean()), None,
+                f"{scopes[0]} and {scopes[1]} work in turn: where one is busy the other idles "
+                f"(correlation {across.mean():.2f})",
+                "stages of a pipeline with few microbatches", DECIDES,
+            )
+        )  # fmt: skip
+    return said
+
+
 def _turns(
     gpus: Sequence[Readings],
     nodes: Sequence[str],
@@ -568,7 +613,7 @@ def _turns(
                                [r.values for r in readings], grid, interval)  # fmt: skip
         rows.append(values.mean(axis=0))
         good &= seen.all(axis=0)
-    if good.sum() < 100 or not all(np.std(row[good]) for row in rows):
+    if good.sum() < MIN_MOMENTS or not all(np.std(row[good]) for row in rows):
         return []
     r = float(np.corrcoef(rows[0][good], rows[1][good])[0, 1])
     if r > TURNS:

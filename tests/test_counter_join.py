@@ -124,6 +124,31 @@ def test_a_port_that_is_said_to_lead_to_two_hosts_leads_nowhere() -> None:
     assert pick(run(con)["port"], "host") == [(None,)]
 
 
+@pytest.mark.parametrize(
+    ("paths", "node_source", "named", "host"),
+    [
+        (["/d/leaf01-of-x.txt"], "name", "leaf01-of-x", "n0"),
+        (["/d/Leaf01-of-X/ports.json"], "name", "leaf01-of-x", "n0"),
+        (["/d/leaf01-of-x.txt"], "name", "leaf01", "n0"),
+        (["/d/leaf01-of-x.txt"], "name", "leaf01-of-y", None),  # another switch
+        (["/d/leaf01-of-xy.txt"], "name", "leaf01-of-x", None),
+        (["/d/leaf01-of-x.txt"], "file", "leaf01-of-x", None),  # the file itself says leaf01
+        (["/d/leaf01-of-x.txt", "/d/leaf01.txt"], "name", "leaf01-of-x", None),  # two switches
+    ],
+)
+def test_a_node_of_the_description_may_be_more_of_a_file_s_name_than_was_read_of_it(
+    paths: list[str], node_source: str, named: str, host: str | None
+) -> None:
+    con = database(
+        source=[*TRACES, *(counters(5 + n, path) for n, path in enumerate(paths))],
+        net_sample=[
+            sample(5 + n, "leaf01", "p0") | {"node_source": node_source} for n in range(len(paths))
+        ],
+    )
+    job = f'[[port]]\nnode = "{named}"\nport = "p0"\nhost = "n0"\n'
+    assert pick(run(con, job)["port"], "node", "host") == [("leaf01", host)]
+
+
 def test_without_a_trace_ports_are_still_mapped_to_hosts() -> None:
     con = database(source=[counters(5)], net_sample=[sample(5, "sw", "p0")])
     job = '[[port]]\nnode = "sw"\nport = "p0"\nhost = "n0"\n'

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -372,3 +374,33 @@ def test_queries_beside_each_other_are_bound_once_and_say_nothing(run: Run) -> N
     with pytest.warns(UserWarning, match="DB-API result"):
         warnings.simplefilter("always")
         store.arrow_table(con, text)
+
+
+FREEING = """
+import duckdb
+from pathlib import Path
+from tracekit.store import release_freed
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+con = duckdb.connect(":memory:", config={"threads": 1})
+con.execute("SET enable_progress_bar = false")
+con.execute("CREATE TABLE t AS SELECT i, hash(i) AS h FROM range(2000000) s(i)")
+before = resident_bytes()
+con.execute("SELECT count(*) FROM (SELECT *, row_number() OVER (PARTITION BY h ORDER BY i) AS r "
+            "FROM t) WHERE r > 0").fetchall()
+kept = resident_bytes()
+release_freed()
+print(before, kept, resident_bytes(), *con.execute("SELECT count(*) FROM t").fetchone())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is resident is read from /proc")
+def test_what_queries_freed_goes_back_to_the_system_and_what_is_open_stays() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FREEING], capture_output=True, text=True, check=True
+    )
+    before, kept, now, rows_count = map(int, done.stdout.split())
+    assert rows_count == 2_000_000
+    if kept - before < 20 << 20:
+        pytest.skip("this DuckDB keeps nothing of what its queries freed")
+    assert now - before < (kept - before) / 2

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracekit.errors import InputError
+from tracekit.store import release_freed
 from tracekit.whatif import (
     Cause,
     CollectiveReplay,
@@ -62,6 +63,9 @@ ORDER BY c.capture_id, c.start_ns, c.rank, c.source_id, c.place
 
 MAX_UNLAUNCHED_RATIO = 0.01
 """Share of GPU operations whose launch may be missing: those in flight when the window begins."""
+
+MANY_OPERATIONS = 100_000
+"""GPU operations from which queries free so much that it is worth 10 ms to give it back."""
 
 _LAUNCHES = """
 SELECT count(*), count(launch_start_ns), count(*) FILTER (
@@ -151,12 +155,14 @@ def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | Stream
     steps = con.sql(_STEPS).to_arrow_table()
     operations, known, unlaunched = con.sql(_LAUNCHES).fetchall()[0]
     if operations and known and unlaunched <= MAX_UNLAUNCHED_RATIO * operations:
-        return StreamReplay(
-            con.sql(_OPERATIONS).to_arrow_table(),
-            con.sql(_SYNCS).to_arrow_table(),
-            steps,
-            where,
-        )
+        # What queries have freed and what a replay holds must not add up to one peak.
+        is_large = operations >= MANY_OPERATIONS
+        if is_large:
+            release_freed()
+        launched, syncs = con.sql(_OPERATIONS).to_arrow_table(), con.sql(_SYNCS).to_arrow_table()
+        if is_large:
+            release_freed()
+        return StreamReplay(launched, syncs, steps, where)
     return CollectiveReplay(
         con.sql(_CALLS).to_arrow_table(), con.sql(_STALLS).to_arrow_table(), steps, where
     )

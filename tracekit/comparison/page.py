@@ -15,6 +15,8 @@ _KINDS: dict[Change, str] = {
     "not comparable": "unexplained",
 }
 """Which verdict of a report has the colour of a change."""
+_OF_CALLS = frozenset({"Calls", "Operators and ranges", "Kernels and copies"})
+"""Tables of which what moved is a program's name, and no words of ours."""
 
 
 def to_html(comparison: Comparison) -> str:
@@ -41,7 +43,9 @@ def _shown(table: Table) -> dict[str, Any]:
     def kind(name: str) -> str:
         if name in table.amounts:
             return "n"
-        return "text" if name in ("what it says", "why") else "path" if name == "what" else ""
+        if name == "what" and table.title in _OF_CALLS:
+            return "path"
+        return "text" if name in ("what it says", "why") else ""
 
     columns = [(name.capitalize(), kind(name)) for name in table.head]
     return {"title": table.title, "columns": columns, "rows": table.rows, "note": table.note}

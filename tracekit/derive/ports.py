@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.derive.placement.hosts import canonical
@@ -36,17 +36,20 @@ def port_rows(
     A port that nobody maps keeps its row with a null host: that it leads nowhere known is a fact
     that the report states. A node that is itself a host of the job owns its ports.
     """
-    owners = {s.source_id: (s.host, s.host_source) for s in sources}
+    owners = {s.source_id: s for s in sources}
     seen: dict[tuple[str | None, str], str | None] = {}
+    given = _given(job)
+    spelled: dict[tuple[str | None, str], set[_End | None]] = defaultdict(set)
     listed = con.execute(
-        "SELECT DISTINCT node, port, source_id FROM net_sample WHERE port IS NOT NULL"
+        "SELECT DISTINCT node, port, source_id, node_source FROM net_sample WHERE port IS NOT NULL"
     ).fetchall()
-    for node, port, source_id in sorted(listed, key=str):
+    for node, port, source_id, node_source in sorted(listed, key=str):
         if source_id not in owners:
             continue
-        host, host_source = owners[source_id]
-        seen.setdefault((node if node is not None else host, port), host_source)
-    given = _given(job)
+        owner = owners[source_id]
+        seen.setdefault((node if node is not None else owner.host, port), owner.host_source)
+        if node is not None and node_source == "name":
+            spelled[node, port].add(_spelled(node, port, owner.path, given))
     stated = _stated(con, owners.keys())
     numbers: list[int | None] = [int(a["attempt"]) for a in attempts] or [None]
     rows = []
@@ -56,7 +59,11 @@ def port_rows(
             if rank["attempt"] == attempt and rank["host"] is not None:
                 on_host[rank["host"]].append(int(rank["rank"]))
         for (node, port), node_source in seen.items():
-            end = _far_end(node, port, given) or _far_end(node, port, stated)
+            end = (
+                _far_end(node, port, given)
+                or _only(spelled.get((node, port), ()))
+                or _far_end(node, port, stated)
+            )
             is_own = end is None and node is not None and canonical(node) in on_host
             if is_own and node is not None:
                 end = _End(canonical(node), node_source or "name")
@@ -91,6 +98,27 @@ def _far_end(node: str | None, port: str, ends: _Ends) -> _End | None:
         return ends.get((canonical(node), port))
     named = {end for (_, name), end in ends.items() if name == port}
     return named.pop() if len(named) == 1 else None
+
+
+def _spelled(node: str, port: str, path: str, given: _Ends) -> _End | None:
+    """The end of a port whose node is what begins a file's name, where the description's node is
+    more of that name: nobody can tell from ``leaf01-of-x.txt`` where the node's name ends."""
+    parts = [part.lower() for part in path.replace("\\", "/").split("/")]
+    ends = {
+        end
+        for (name, at), end in given.items()
+        if name is not None
+        and at == port
+        and len(name) > len(node)
+        and name.startswith(canonical(node))
+        and any(p.startswith(name) and not p[len(name) : len(name) + 1].isalnum() for p in parts)
+    }
+    return _only(ends)
+
+
+def _only(ends: Collection[_End | None]) -> _End | None:
+    """The one end; None of none and of several."""
+    return next(iter(ends)) if len(ends) == 1 else None
 
 
 def _given(job: JobDescription | None) -> _Ends:

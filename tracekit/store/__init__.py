@@ -25,6 +25,7 @@ from tracekit.store.reader import (
     open_elsewhere,
     open_physical,
     open_run,
+    release_freed,
     warm,
 )
 from tracekit.store.selection import Selection
@@ -48,6 +49,7 @@ __all__ = [
     "open_elsewhere",
     "open_physical",
     "open_run",
+    "release_freed",
     "rows_of",
     "verify",
     "verify_if_small",

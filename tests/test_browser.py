@@ -207,6 +207,55 @@ def test_tables_are_sorted_and_searched_by_keyboard(
     assert chromium.complaints() == []
 
 
+CONTROLS = (
+    "[...document.querySelectorAll('a[href], button, input, summary, [tabindex]')]"
+    ".filter(e => e.tabIndex >= 0 && e.checkVisibility())"
+)
+"""What the page offers to a keyboard where nothing is folded that is folded now."""
+
+
+def press(chromium: browser.Browser, key: str, code: int) -> None:
+    for kind in ("keyDown", "keyUp"):
+        chromium.call(
+            "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
+        )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_control_is_reached_by_tab_and_shows_it(
+    chromium: browser.Browser, faulty_page: Path, dark: bool
+) -> None:
+    visit = chromium.visit(faulty_page, dark=dark)
+    visit.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
+    count = visit.ask(f"{CONTROLS}.length")
+    assert count > 20
+    for _ in range(count):
+        press(chromium, "Tab", 9)
+        width = "parseFloat(getComputedStyle(document.activeElement).outlineWidth)"
+        style = "getComputedStyle(document.activeElement).outlineStyle"
+        assert visit.ask(f"{style} !== 'none' && {width} >= 2")
+        visit.ask("document.activeElement.wasReached = true")
+    assert visit.ask(f"{CONTROLS}.filter(e => !e.wasReached).map(e => e.outerHTML)") == []
+    scrolled = "e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX === 'auto'"
+    beyond = f"[...document.querySelectorAll('*')].filter(e => {scrolled} && e.tabIndex < 0)"
+    assert visit.ask(f"{beyond}.map(e => e.outerHTML)") == []
+
+
+def test_on_a_phone_a_table_says_what_it_is_in_the_width_of_the_window(
+    chromium: browser.Browser, faulty_page: Path
+) -> None:
+    visit = chromium.visit(faulty_page, width=PHONE)
+    captions = "[...document.querySelectorAll('caption:not(.unseen)')]"
+    captions += ".filter(c => c.checkVisibility())"
+    wide = f"{captions}.filter(c => c.parentElement.offsetWidth > innerWidth)"
+    assert visit.ask(f"{wide}.length") > 0
+    right = "c.getBoundingClientRect().right"
+    assert visit.ask(f"{captions}.filter(c => {right} > innerWidth).length") == 0
+    visit.ask("document.querySelectorAll('.wide').forEach(w => w.scrollLeft = 120)")
+    left = "c.getBoundingClientRect().left"
+    assert visit.ask(f"{wide}.filter(c => {left} < 0).map(c => c.textContent)") == []
+
+
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)<\\script>\"'\u202e\x1b[31m"
 
 

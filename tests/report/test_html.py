@@ -11,7 +11,10 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from tracekit.dashboards import charts, drawn
+from tracekit.findings import BudgetPart
 from tracekit.report import InputFile, InputIssue, Report, build_report
 from tracekit.report.html import to_html
 from tracekit.target import Target
@@ -210,3 +213,16 @@ def test_a_page_without_steps_or_findings_is_whole(make_job: MakeJob) -> None:
     assert "capture ranks 0-7" in page.words
     assert not page.all("figure")
     del facts
+
+
+@pytest.mark.parametrize(("left_ns", "is_told"), [(1, False), (10_000, False), (200_000, True)])
+def test_what_rounding_left_of_a_step_is_no_part_of_the_bar(
+    make_job: MakeJob, left_ns: int, is_told: bool
+) -> None:
+    report, _ = stalled(make_job)
+    budget = tuple(p for p in report.document.step_budget if p.part != "unexplained")
+    left = BudgetPart(part="unexplained", s_per_step=left_ns / 1e9)
+    page = to_html(replace(report, document=replace(report.document, step_budget=(*budget, left))))
+    bar = page.partition('<div class="budget">')[2].partition("</div>")[0]
+    assert ("unexplained" in bar) is is_told
+    assert "dataloader-stall" in bar

@@ -268,7 +268,7 @@ def _budget(document: Document, labels: Mapping[str, str]) -> dict[str, Any] | N
     at = 0.0
     for part in document.step_budget:
         width = 100 * part.s_per_step / step_s
-        if width <= 0:
+        if width <= 0 or (part.finding is None and width < MIN_PART_WIDTH):
             continue
         parts.append(
             {
@@ -299,6 +299,9 @@ def _budget(document: Document, labels: Mapping[str, str]) -> dict[str, Any] | N
     }
 
 
+MIN_PART_WIDTH = 0.1
+"""Percent of the bar. A part of no finding that is narrower is no pixel wide, and often what
+rounding left: 1 ns that nothing explains is not worth a word."""
 _FINDING_COLOURS = ("red", "heat7", "heat4", "pink", "heat2")
 
 

@@ -1,8 +1,9 @@
--- How much longer each pipeline stage computes than the median stage.
+-- How much longer each pipeline stage computes than the others: than the median of them.
 --
--- Stages wait for the longest of them in every microbatch. A stage counts with the lower median
--- of its ranks, so that one slow GPU does not pass for a heavy stage (of two ranks the faster
--- one counts). Steady steps only.
+-- Stages wait for the longest of them in every microbatch. A stage is held against the others,
+-- itself not among them: of two stages against the other one. It counts with the lower median of
+-- its ranks, so that one slow GPU does not pass for a heavy stage (of two ranks the faster one
+-- counts). Steady steps only.
 --
 -- reads: pipeline_op, step
 -- needs: pipeline_op
@@ -14,11 +15,11 @@
 -- column: forward_ns DOUBLE : Forward computation of a microbatch.
 -- column: backward_ns DOUBLE : Backward computation of a microbatch, its weight part included.
 -- column: compute_ns DOUBLE : Both.
--- column: forward_ratio DOUBLE : Over the median stage.
--- column: backward_ratio DOUBLE : Over the median stage.
--- column: compute_ratio DOUBLE : Over the median stage.
+-- column: forward_ratio DOUBLE : Over the median of the other stages.
+-- column: backward_ratio DOUBLE : Over the median of the other stages.
+-- column: compute_ratio DOUBLE : Over the median of the other stages.
 -- column: steps_count BIGINT : Steps that were compared.
--- column: slow_steps_count BIGINT : Steps in which it computed 1.1 times the median stage or more.
+-- column: slow_steps_count BIGINT : Steps in which it computed 1.1 times what they did, or more.
 -- column: microbatches_count DOUBLE : Microbatches a step, chunks counted apart.
 -- column: replicas_count BIGINT : Replicas that were seen.
 -- column: stages_count BIGINT : Stages that were seen.
@@ -56,7 +57,10 @@ WITH
     judged AS (
         SELECT
             *,
-            median(compute_ns) OVER (PARTITION BY attempt, capture_id, step) AS typical_ns
+            median(compute_ns) OVER (
+                PARTITION BY attempt, capture_id, step
+                ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING EXCLUDE CURRENT ROW
+            ) AS others_ns
         FROM stage_steps
     ),
     stages AS (
@@ -67,7 +71,7 @@ WITH
             avg(backward_ns) AS backward_ns,
             avg(compute_ns) AS compute_ns,
             count(*) AS steps_count,
-            count(*) FILTER (WHERE compute_ns >= 1.1 * typical_ns) AS slow_steps_count
+            count(*) FILTER (WHERE compute_ns >= 1.1 * others_ns) AS slow_steps_count
         FROM judged
         GROUP BY ALL
     ),
@@ -88,15 +92,19 @@ SELECT
     forward_ns,
     backward_ns,
     compute_ns,
-    forward_ns / median(forward_ns) OVER w AS forward_ratio,
-    backward_ns / median(backward_ns) OVER w AS backward_ratio,
-    compute_ns / median(compute_ns) OVER w AS compute_ratio,
+    forward_ns / coalesce(median(forward_ns) OVER others, forward_ns) AS forward_ratio,
+    backward_ns / coalesce(median(backward_ns) OVER others, backward_ns) AS backward_ratio,
+    compute_ns / coalesce(median(compute_ns) OVER others, compute_ns) AS compute_ratio,
     steps_count,
     slow_steps_count,
     microbatches_count,
     replicas_count,
-    count(*) OVER w AS stages_count
+    count(*) OVER (PARTITION BY attempt) AS stages_count
 FROM stages
 INNER JOIN members USING (attempt, stage)
-WINDOW w AS (PARTITION BY attempt)
+WINDOW
+    others AS (
+        PARTITION BY attempt
+        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING EXCLUDE CURRENT ROW
+    )
 ORDER BY attempt, stage;

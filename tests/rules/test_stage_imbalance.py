@@ -21,7 +21,7 @@ def test_a_heavy_last_stage_is_named_with_what_it_costs(make_job: MakeJob) -> No
     # 4 x 20 + 30 against (4 + 3) x 12.5: 22.5 ms of 140.
     assert finding.impact.s_per_step == pytest.approx(0.0225)
     assert finding.severity is Severity.MAJOR
-    assert "the last; rank 3) computes 2.00x" in finding.summary
+    assert "the last; rank 3) computes 2.00x as long as the median other stage" in finding.summary
     assert finding.confidence.level == "possible"
     assert any("another GPU" in c for c in finding.confirm)
 
@@ -73,6 +73,15 @@ def test_just_below_a_tenth_is_nothing(make_job: MakeJob) -> None:
     at = facts(make_job(), stage_rows(10, 10, 10, 11), bubble_rows(0.5, 0.5, 0.5, 0.4))
     assert STAGES.run(at).findings
     below = facts(make_job(), stage_rows(10, 10, 10, 10.9), bubble_rows(0.5, 0.5, 0.5, 0.4))
+    assert STAGES.run(below) == RuleOutcome()
+
+
+def test_of_two_stages_one_is_held_against_the_other(make_job: MakeJob) -> None:
+    at = facts(make_job(), stage_rows(10, 11), bubble_rows(0.4, 0.3))
+    (finding,) = STAGES.run(at).findings
+    assert "computes 1.10x as long as the other stage: it waits 1.50 ms a step" in finding.summary
+    assert finding.evidence[0].name == "compute of stage 1 over the other stage"
+    below = facts(make_job(), stage_rows(10, 10.9), bubble_rows(0.4, 0.3))
     assert STAGES.run(below) == RuleOutcome()
 
 

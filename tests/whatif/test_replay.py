@@ -128,6 +128,7 @@ def test_a_slow_last_stage() -> None:
     assert pipe(found).m_s.t_remove_s == pytest.approx(12.0)
     assert pipe(found).m_s.remove == pytest.approx(2.0)
     assert (pipe(found).judgement.kind, pipe(found).judgement.stage) == ("stage_imbalance", 1)
+    assert pipe(found).judgement.sentence == "Stage 1 computes 2.00x as long as the other stage."
 
 
 def test_original_delays_give_the_original_times() -> None:

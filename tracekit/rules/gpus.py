@@ -240,7 +240,7 @@ class PricedThresholds(ReplayThresholds):
         1.05, "computing time over the peers' from which its trouble costs: the clock of D2"
     )
     min_stage_ratio: float = threshold(
-        1.10, "the same over the median stage's: stages differ more (as for stage-imbalance)"
+        1.10, "the same over the median other stage's: stages differ more (as for stage-imbalance)"
     )
 
 

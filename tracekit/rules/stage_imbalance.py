@@ -5,10 +5,11 @@ What it means
   or the loss, all others stand idle for the difference, once for each microbatch.
 
 How it shows
-  The stage's forward and backward of a microbatch take at least 1.1 times those of the median
-  stage, in most steps and on most of its replicas; it has the smallest bubble while the others
-  have more than the schedule makes. On GPUs half of that or more is time in kernels: a host that
-  launches late stretches the operations of its stages too, and their kernels take as long as all.
+  The stage's forward and backward of a microbatch take at least 1.1 times those of the median of
+  the other stages, in most steps and on most of its replicas; it has the smallest bubble while
+  the others have more than the schedule makes. On GPUs half of that or more is time in kernels: a
+  host that launches late stretches the operations of its stages too, and their kernels take as
+  long as all.
 
 Why it hurts
   The time from first forward to last backward is at least m times the longest stage plus what
@@ -54,7 +55,7 @@ class StageImbalanceThresholds(ExcessThresholds, PriceThresholds):
     """When a stage counts as too heavy."""
 
     min_stage_ratio: float = threshold(
-        1.10, "its compute over the median stage's; healthy pipelines stay within 1.03"
+        1.10, "its compute over the median other stage's; healthy pipelines stay within 1.03"
     )
     min_steps_ratio: float = threshold(0.80, "a layout is uneven in every step; noise is not")
     min_kernels_ratio: float = threshold(
@@ -157,11 +158,14 @@ def _finding(
     alone = heavy.replicas_count == 1
     order = sorted(s.stage for s in stages)
     where = {order[0]: "the first; ", order[-1]: "the last; "}.get(heavy.stage, "")
+    others_name, waiting = "the median other stage", "the others wait"
+    if not stages[2:]:
+        others_name, waiting = "the other stage", "it waits"
     who = ranks_phrase(heavy.ranks, ()).lower()
     excess = where_it_lies(facts, heavy.ranks[0], lost_ns, peers="job")
     evidence = [
         Evidence(
-            f"compute of stage {heavy.stage} over the median stage",
+            f"compute of stage {heavy.stage} over {others_name}",
             heavy.compute_ratio,
             "ratio",
             threshold=limits.min_stage_ratio,
@@ -169,7 +173,7 @@ def _finding(
         ),
         *(
             Evidence(
-                f"{kind} of stage {heavy.stage} over the median stage",
+                f"{kind} of stage {heavy.stage} over {others_name}",
                 value,
                 "ratio",
                 query="stage_balance",
@@ -210,7 +214,7 @@ def _finding(
     return facts.finding(
         scope,
         f"Pipeline stage {heavy.stage} ({where}{who}) computes "
-        f"{heavy.compute_ratio:.2f}x as long as the median stage: the others wait "
+        f"{heavy.compute_ratio:.2f}x as long as {others_name}: {waiting} "
         f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)})"
         f"{'' if excess is None else f': {excess.sentence}'}.",
         (*evidence, *(() if excess is None else excess.evidence(facts))),

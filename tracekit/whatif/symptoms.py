@@ -95,7 +95,7 @@ def judge(
         return Judgement(
             "stage_imbalance",
             f"Stage {stage} computes {max(r.get(stage, 0.0) for r in ratios):.2f}x as long as "
-            "the median stage.",
+            f"the {'other' if len(replay.stages) == 2 else 'median'} stage.",
             symptoms,
             ranks=tuple(int(r) for r in replay.ranks[replay.stages.index(stage)] if r >= 0),
             stage=stage,
@@ -178,7 +178,7 @@ def max_peer_ratio(replay: Replay, optype: str) -> float | None:
 
 
 def _stage_ratios(replay: Replay, optype: str) -> dict[int, float]:
-    """Mean of each stage over the median stage's."""
+    """Mean of each stage over the median stage's; of two stages over the other's."""
     means = {}
     for stage in replay.stages:
         work = _typed(replay, optype, stage)
@@ -186,8 +186,9 @@ def _stage_ratios(replay: Replay, optype: str) -> dict[int, float]:
             means[stage] = float(work.mean())
     if not means:
         return {}
-    middle = float(np.median(list(means.values())))
-    return {s: v / middle if middle > 0 else 1.0 for s, v in means.items()}
+    times = list(means.values())
+    middles = {s: sum(times) - v if len(times) == 2 else np.median(times) for s, v in means.items()}
+    return {s: v / float(middles[s]) if middles[s] > 0 else 1.0 for s, v in means.items()}
 
 
 def _uneven_stage(

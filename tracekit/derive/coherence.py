@@ -39,47 +39,47 @@ def coherent(rows: Floats) -> list[list[Member]]:
     import numpy as np
 
     norms = np.sqrt((rows * rows).sum(axis=1))
+    reach = int(MAX_LAG_RATIO * rows.shape[1])
+    # Room for the longest shift that is tried. Of a power of two, for a length of large primes
+    # takes several times as long.
+    size = 1 << (rows.shape[1] + reach).bit_length()
     groups: list[list[Member]] = []
     means: list[Floats] = []
+    # Where no device follows another there are as many groups as devices, and all pairs are
+    # looked at: each row and each mean is transformed once, not once a pair.
+    references: list[NDArray[np.complex128]] = []
     for at in np.flatnonzero(norms).tolist():
+        row = rows[at] / norms[at]
+        spectrum = np.fft.rfft(row, size)
         best, where = 0.0, 0.0
         chosen = -1
-        for number, mean in enumerate(means):
-            strength, lag = strongest(mean, rows[at])
+        for number, reference in enumerate(references):
+            strength, lag = strongest(np.fft.irfft(spectrum * reference, size), reach)
             if strength > best:
                 best, where, chosen = strength, lag, number
         if best < MIN_COHERENCE:
             groups.append([Member(at, 0.0)])
-            means.append(rows[at] / norms[at])
+            means.append(row)
+            references.append(np.conj(spectrum))
             continue
         groups[chosen].append(Member(at, where))
-        means[chosen] = means[chosen] + moved(rows[at] / norms[at], round(where))
+        mean = means[chosen] = means[chosen] + moved(row, round(where))
+        references[chosen] = np.conj(np.fft.rfft(mean, size)) / np.sqrt((mean * mean).sum())
     return groups
 
 
-def strongest(reference: Floats, row: Floats) -> tuple[float, float]:
-    """The highest correlation of a row with a reference, and by how many samples it is behind."""
+def strongest(r: Floats, reach: int) -> tuple[float, float]:
+    """The highest of correlations by lag, and the samples by which the row is behind there.
+
+    ``r``: by samples behind; below zero from the end, as of a circle. ``reach``: the longest shift.
+    """
     import numpy as np
 
-    n = len(row)
-    r = correlations(reference, row)
-    reach = int(MAX_LAG_RATIO * n)
-    lags = np.arange(-reach, reach + 1)
-    near = r[lags]
+    near = np.concatenate([r[len(r) - reach :], r[: reach + 1]])
     top = int(np.argmax(near))
     if r[0] >= AT_ONCE * near[top]:
         return float(r[0]), 0.0
-    return float(near[top]), float(lags[top]) + vertex(near, top)
-
-
-def correlations(reference: Floats, row: Floats) -> Floats:
-    """At every lag by which the row may be behind; below zero from the end, as of a circle."""
-    import numpy as np
-
-    size = 2 * len(row)
-    cross = np.fft.irfft(np.fft.rfft(row, size) * np.conj(np.fft.rfft(reference, size)), size)
-    scale = float(np.sqrt((reference * reference).sum() * (row * row).sum()))
-    return np.asarray(cross / scale) if scale else cross
+    return float(near[top]), top - reach + vertex(near, top)
 
 
 def vertex(series: Floats, at: int) -> float:

@@ -45,6 +45,7 @@ UNDECIDED = {
         slow_host: len(others) < 2
         slow_host: len(ranks) < 2
         stage_imbalance: len(stages) < 2
+        stage_imbalance: len(stages) == 2
         traffic_mismatch: (spread or 1) < 2
         wrong_nic: len(listed) < 2
         fold: len(rivals) == 2
@@ -98,6 +99,7 @@ CONSTANTS = {
         without_steps.MAX_STATED
     """,
     "the page": """
+        html.MIN_PART_WIDTH
         page.INDENT page.MIN_WIDTH text.MIN_SCOPE_WIDTH text.MIN_COST_WIDTH text.MIN_NAME_WIDTH
         job_words.MAX_WORK_NAME
     """,

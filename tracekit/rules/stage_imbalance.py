@@ -159,7 +159,7 @@ def _finding(
     order = sorted(s.stage for s in stages)
     where = {order[0]: "the first; ", order[-1]: "the last; "}.get(heavy.stage, "")
     others_name, waiting = "the median other stage", "the others wait"
-    if not stages[2:]:
+    if len(stages) == 2:
         others_name, waiting = "the other stage", "it waits"
     who = ranks_phrase(heavy.ranks, ()).lower()
     excess = where_it_lies(facts, heavy.ranks[0], lost_ns, peers="job")

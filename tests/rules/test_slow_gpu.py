@@ -112,32 +112,6 @@ def test_a_lost_clock_speaks_for_it_and_one_like_its_peers_against(
         assert (found in finding.evidence) is expected
 
 
-@pytest.mark.parametrize("has_stages", [True, False])
-def test_a_gpu_is_set_against_those_of_its_stage(make_job: MakeJob, has_stages: bool) -> None:
-    """Rank 2 takes 20 ms more than its stage, and as long as most ranks, whose stage has more."""
-    stages = {r: int(r > 3) for r in range(10)} if has_stages else None
-    job = late_job(
-        make_job, {2: 25}, stages=stages, peer=1.3, compute=1.3, compute_ms={2: 20}, ranks_count=10
-    )
-    for rank in range(4, 10):
-        for step in job.steps:
-            job.add(rank, step, "compute", 20)
-    assert bool(GPU.run(job.facts()).findings) is has_stages
-
-
-def test_more_kernels_than_those_of_its_stage_are_more_work(make_job: MakeJob) -> None:
-    stages = {r: int(r > 3) for r in range(10)}
-    job = late_job(
-        make_job, {2: 25}, stages=stages, peer=1.3, compute=1.3, compute_ms={2: 20}, ranks_count=10
-    )
-    assert GPU.run(job.facts()).findings
-    job.rows["kernel_summary"] = [
-        {"rank": r, "class": "compute", "calls_count": 120 if r == 2 or r > 3 else 100}
-        for r in range(10)
-    ]
-    assert GPU.run(job.facts()) == RuleOutcome()
-
-
 def test_just_under_a_tenth_is_not_slow(make_job: MakeJob) -> None:
     assert GPU.run(slow_gpu_job(make_job, 7, 1.09).facts()) == RuleOutcome()
 

@@ -76,6 +76,9 @@ class LatenessThresholds(ReplayThresholds):
     min_rest_count: int = threshold(
         3, "ranks beside those that are late already: fewer are nobody's typical rank"
     )
+    min_stage_count: int = threshold(
+        8, "ranks of a pipeline stage among which one may be named: of fewer, shares are chance"
+    )
     min_late_count: int = threshold(
         3, "collectives that waited for it; where one step is all there is, this shows persistence"
     )

@@ -37,7 +37,7 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     for stage in sorted({row["stage"] for row in rows.values()} - {None}):
         found = [late.rank for late in alone_late]
         peers = [r for r, row in rows.items() if row["stage"] == stage and r not in found]
-        if len(peers) > limits.min_rest_count:
+        if len(peers) >= limits.min_stage_count:
             alone_late = alone_late + _late_alone(facts, limits, rows, found, stage)
     together = _late_together(facts, limits, rows, alone_late)
     alone = [late for late in alone_late if late.rank not in {t.rank for t in together}]

@@ -184,11 +184,13 @@ def step_ratios_of(facts: Facts, late: LateRank, part: str) -> list[float]:
 
 
 def peers_of(facts: Facts, late: LateRank) -> list[int]:
-    """The other ranks of its pipeline stage that are not late with it; all such ranks where there
-    is no stage, or none of it is left."""
-    stages = {int(row["rank"]): row["stage"] for row in facts.of("straggler")}
+    """The other ranks that are not late with it; of its pipeline stage, where it is set against
+    that. Elsewhere a stage may be late nearly as a whole, and what is left of it is no peer."""
     others = [r for r in facts.ranks if r not in (late.rank, *late.together)]
-    return [r for r in others if stages.get(r) == stages.get(late.rank)] or others
+    if late.stage is None:
+        return others
+    stages = {int(row["rank"]): row["stage"] for row in facts.of("straggler")}
+    return [r for r in others if stages.get(r) == late.stage] or others
 
 
 def absent_note(late: LateRank) -> str:

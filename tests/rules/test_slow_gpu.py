@@ -151,3 +151,36 @@ def test_a_slow_gpu_says_which_kernels_take_longer(make_job: MakeJob) -> None:
     slow = dict.fromkeys([2], 20)
     (found,) = EXCESS_GPU.run(facts_of(make_job, kernel, compute=1.25, compute_ms=slow)).findings
     assert ": gemm takes 2.0x at as many calls: 40.0 ms in every step, 20.0" in found.summary
+
+
+def in_stages(make_job: MakeJob) -> Any:
+    """Three stages of eight ranks. Rank 17 takes 20 ms more than its stage, which the waiting for
+    the second stage hides, and as long as the ranks of the others, which have more to compute."""
+    delays = {r: (1.0, 15.0, 4.0)[r // 8] for r in range(24)} | {17: 16.0}
+    job = late_job(
+        make_job, delays, stages={r: r // 8 for r in range(24)}, peer=1.0, compute=1.0,
+        compute_ms={17: 20}, ranks_count=24,
+    )  # fmt: skip
+    job.rows["straggler"][17] |= {"peer_ratio": 1.3, "compute_ratio": 1.3}
+    for rank in range(16):
+        for step in job.steps:
+            job.add(rank, step, "compute", 20)
+    return job
+
+
+def test_a_gpu_that_other_stages_hide_is_set_against_its_own(make_job: MakeJob) -> None:
+    job = in_stages(make_job)
+    (finding,) = GPU.run(job.facts()).findings
+    assert finding.scope.ranks == (17,)
+    for row in job.rows["straggler"]:
+        row["stage"] = None
+    assert not GPU.run(job.facts()).findings
+
+
+def test_more_kernels_than_those_of_its_stage_are_more_work(make_job: MakeJob) -> None:
+    job = in_stages(make_job)
+    job.rows["kernel_summary"] = [
+        {"rank": r, "class": "compute", "calls_count": 120 if r == 17 or r < 16 else 100}
+        for r in range(24)
+    ]
+    assert GPU.run(job.facts()) == RuleOutcome()

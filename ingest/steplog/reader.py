@@ -103,7 +103,7 @@ class StepReader:
         rest = []
         for place, line in enumerate(lines, first_place):
             # A bar ends without a line feed, so what is printed next stands behind it.
-            behind = line.rpartition(b"]")[2].strip() if taken.get(place) else line
+            behind = _behind_bar(line) if taken.get(place) else line
             if behind and (place not in taken or taken[place]):
                 rest.append((place, behind))
         return rest
@@ -183,6 +183,13 @@ def _pieces(
     if (pc.max(pc.binary_length(texts)).as_py() or 0) > MAX_LINE_BYTES:
         texts = pc.binary_slice(texts, 0, MAX_LINE_BYTES)
     return places, pl.Series(texts)
+
+
+def _behind_bar(line: bytes) -> bytes:
+    """What is printed behind the last bar of a line; that may hold brackets of its own."""
+    rate = max(line.rfind(b"it/s"), line.rfind(b"s/it"))
+    end = line.find(b"]", rate) if rate >= 0 else -1
+    return (line[end + 1 :] if end >= 0 else line.rpartition(b"]")[2]).strip()
 
 
 def _decoded(column: pl.Series, *, has_escapes: bool) -> pl.Series:

@@ -7,7 +7,8 @@
 -- needs: log_event
 -- grain: source_id, place, code
 -- column: code VARCHAR : watchdog-timeout, watchdog-error or watchdog-progress.
--- column: group_name VARCHAR : Process group; null in old releases.
+-- column: group_name VARCHAR : Process group; null in old releases. Releases that name it only in
+--     the exception which follows a timeout have it from there, for the same rank and work.
 -- column: group_rank INTEGER : Rank within the group.
 -- column: world_rank INTEGER : Global rank; null where the line does not state it.
 -- column: sequence BIGINT : Sequence number of the work.
@@ -33,6 +34,25 @@ WITH
             split_part(f, '=', 1) FOR f IN fields
         ]))
     ),
+    said AS (
+        SELECT
+            *,
+            given['group'] AS named,
+            TRY_CAST(given['rank'] AS INTEGER) AS group_rank,
+            TRY_CAST(given['world_rank'] AS INTEGER) AS world_rank,
+            -- By the job's rank, or by the group's where no line states the job's.
+            coalesce(world_rank, group_rank) AS speaker,
+            world_rank IS NULL AS is_groups,
+            TRY_CAST(given['sequence'] AS BIGINT) AS sequence
+        FROM lines
+    ),
+    excepted AS (
+        SELECT source_id, sequence, speaker, is_groups, any_value(named) AS exception_group
+        FROM said
+        WHERE named IS NOT NULL AND sequence IS NOT NULL
+        GROUP BY ALL
+        HAVING count(DISTINCT named) = 1
+    ),
     listed AS (
         SELECT name, max(list_sort(ranks)) AS ranks
         FROM process_group
@@ -42,10 +62,10 @@ WITH
     )
 SELECT
     code,
-    given['group'] AS group_name,
-    TRY_CAST(given['rank'] AS INTEGER) AS group_rank,
-    TRY_CAST(given['world_rank'] AS INTEGER) AS world_rank,
-    TRY_CAST(given['sequence'] AS BIGINT) AS sequence,
+    coalesce(named, exception_group) AS group_name,
+    group_rank,
+    world_rank,
+    sequence,
     given['op'] AS op,
     TRY_CAST(given['numel_in'] AS BIGINT) AS numel_in,
     TRY_CAST(given['numel_out'] AS BIGINT) AS numel_out,
@@ -55,7 +75,8 @@ SELECT
     source_id,
     place,
     attempt
+FROM said
+LEFT JOIN excepted USING (source_id, sequence, speaker, is_groups)
 -- The name of PyTorch's own is the identifier before the description.
-FROM lines
-LEFT JOIN listed ON listed.name = regexp_replace(given['group'], '\(.*$', '')
+LEFT JOIN listed ON listed.name = regexp_replace(coalesce(named, exception_group), '\(.*$', '')
 ORDER BY source_id, place, code;

@@ -150,6 +150,20 @@ def test_a_bar_is_drawn_again_in_one_line_and_what_follows_it_is_read(tmp_path: 
     assert "job_ended" in {e["code"] for e in events}
 
 
+def test_what_a_watchdog_says_behind_a_bar_keeps_its_rank() -> None:
+    """Its line has brackets of its own, the bar's bracket is the first of them."""
+    text = (
+        " 5%|#| 5/100 [6:28:43<94:39:17,  1.37it/s, loss=2.6, v_num=95nc][E ProcessGroupNCCL.cpp:"
+        "458] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=961, "
+        "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800887 milliseconds before timing out.\n"
+    )
+    (event,) = nccl_logs.read(text).tables["log_event"]
+    assert event["code"] == "watchdog-timeout"
+    assert event["fields"] == [
+        "rank=3", "sequence=961", "op=all_reduce", "timeout_ms=1800000", "ran_ms=1800887",
+    ]  # fmt: skip
+
+
 def test_what_stands_among_many_steps_is_read_too() -> None:
     """Only what no step has taken is searched for other words."""
     call = (

@@ -42,6 +42,47 @@ def test_a_rank_that_wrote_nothing_is_a_candidate_not_a_culprit(build: Build) ->
     assert finding.scope.ranks == ()
 
 
+def in_group(rank: int, name: str, group_rank: int | None = None) -> list[str]:
+    """A timeout whose group only the exception behind it names, as PyTorch 2.5 has them."""
+    head, _, said = progress(rank, 9, 8).partition("[PG ID 0 PG GUID 0(default_pg) ")
+    own = rank if group_rank is None else group_rank
+    return [timeout(rank), f"{head}[PG {name} {said.replace(f'Rank {rank}]', f'Rank {own}]')}"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [in_group(r, "1") for r in (0, 1, 3)],  # another group than the first
+        [in_group(13, "ID 11 PG GUID 119", 1)],
+        [timeout(3), timeout(7)],  # 6 of 8 in no line: a part of the logs
+        # Rank 0 of a group that is rank 4 of the job: not the first group.
+        [timeout(r).replace(f"[Rank {r}]", f"[Rank {r - 4}]") for r in (4, 5, 6, 8, 9, 10)],
+    ],
+)
+def test_silence_says_nothing_where_the_members_are_not_known(
+    lines: list[list[str]], build: Build
+) -> None:
+    (finding,) = findings("collective-hang", build(text(*lines)))
+    assert "whether all members joined it cannot be told" in finding.summary
+    assert finding.scope.ranks == finding.candidates.ranks == ()
+    assert finding.owner == "platform"
+
+
+def test_silence_of_fewer_than_spoke_makes_a_candidate(build: Build) -> None:
+    facts = build(text([timeout(r) for r in (2, 3, 5)], [progress(r, 9, 8) for r in (0,)]))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.candidates.ranks == (1, 4)
+    (finding,) = findings("collective-hang", build(text([timeout(r) for r in (2, 3, 5)])))
+    assert finding.candidates.ranks == ()
+
+
+def test_of_two_groups_the_one_that_the_log_tells_of_first_is_said(build: Build) -> None:
+    later = [line.replace("SeqNum=9", "SeqNum=4").replace("work: 9", "work: 4")
+             for line in in_group(15, "112", 0)]  # fmt: skip
+    (finding,) = findings("collective-hang", build(text(in_group(13, "119", 1), later)))
+    assert "Rank 13 waits in the all_reduce number 9 of group 119" in finding.summary
+
+
 @pytest.mark.parametrize(
     ("calls", "silence_s", "is_named"),
     [

@@ -15,6 +15,8 @@ How it shows
     PyTorch's watchdog and Flight Recorder say the same by sequence numbers, and are believed first;
     where the traces of the same group agree, the finding has both as evidence, and where they name
     somebody else, that is said against it.
+    A rank in no line of a watchdog is a candidate only in the job's first group, or one whose
+    members are listed, and where more ranks spoke than did not: else it is the log that lacks them.
     Where they say that members called different operations or sizes, that is why the call does not
     end (collective-mismatch): a call that all members asked for is then no hang of its own.
     NCCL's RAS counts what each member launched: where two snapshots show the same counts, some

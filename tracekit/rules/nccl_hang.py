@@ -115,11 +115,22 @@ def _rank(row: Row) -> int | None:
 
 
 def _timeouts(facts: Facts) -> dict[tuple[str | None, int], list[Row]]:
-    """Timed-out works by group and sequence."""
+    """Timed-out works by group and sequence.
+
+    A work of a group that no line of its rank names is of the group that others name at that
+    number, where they name only one.
+    """
+    rows = [r for r in facts.of("watchdog")
+            if r["code"] == "watchdog-timeout" and r["sequence"] is not None]  # fmt: skip
+    named: dict[int, set[str]] = defaultdict(set)
+    for row in rows:
+        if row["group_name"] is not None:
+            named[int(row["sequence"])].add(str(row["group_name"]))
     timeouts: dict[tuple[str | None, int], list[Row]] = defaultdict(list)
-    for row in facts.of("watchdog"):
-        if row["code"] == "watchdog-timeout" and row["sequence"] is not None:
-            timeouts[row["group_name"], int(row["sequence"])].append(row)
+    for row in rows:
+        names = named[int(row["sequence"])]
+        group = next(iter(names)) if len(names) == 1 else row["group_name"]
+        timeouts[group, int(row["sequence"])].append(row)
     return dict(timeouts)
 
 
@@ -134,10 +145,16 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     timeouts = _timeouts(facts)
     if not timeouts:
         return None
-    # The first call of the group that most ranks wait in; later ones follow from it.
+    # The first call of the group that most ranks wait in; later ones follow from it. Of equals the
+    # group that the log tells of first: numbers of different groups cannot be compared.
+    spoke: dict[str | None, tuple[int, int]] = {}
+    for (group, _), rows in timeouts.items():
+        first = min((int(r["source_id"]), int(r["place"])) for r in rows)
+        spoke[group] = min(spoke.get(group, first), first)
     (group, sequence), rows = min(
-        timeouts.items(), key=lambda item: (-len({_rank(r) for r in item[1]}), item[0][1])
+        timeouts.items(), key=lambda i: (-len({_rank(r) for r in i[1]}), spoke[i[0][0]], i[0][1])
     )
+    is_world = _is_world(group) and not (group is None and _is_apart(rows))
     waiting = sorted({k for r in rows if (k := _rank(r)) is not None})
     enqueued = {
         k: int(r["last_enqueued"])
@@ -153,19 +170,22 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     # Ranks count from 0: a gap below the highest is a rank that said nothing.
     size = max(world or 0, max(also, default=-1) + 1)
     # A size beyond all clusters is damage: nobody is expected then.
-    expected = set(range(size)) if _is_world(group) and size <= MAX_RANKS else set()
+    expected = set(range(size)) if is_world and size <= MAX_RANKS else set()
     silent = sorted((members if members is not None else expected) - set(also))
     # A process may be ended before its own watchdog speaks: silence alone names nobody.
     is_traced = not behind and _called_less(facts, silent, waiting, min_silence_ns)
     if is_traced:
         behind, silent = silent, []
+    # Where no more than half spoke, it is a part of the logs rather than half a job that is dead.
+    if len(silent) >= len(also):
+        silent = []
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
     if _rows_differ(rows):
         return None  # members that do different things: a mismatch, not an absence
     if members is not None:
         is_whole = members == set(waiting)
     else:
-        is_whole = bool(world) and _is_world(group) and len(waiting) == world
+        is_whole = bool(world) and is_world and len(waiting) == world
     is_global = _is_global(rows, group)
     finding = _hang(
         facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
@@ -174,7 +194,7 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     if finding is None:
         return None
     return Logged(finding, frozenset(waiting), frozenset(behind or silent), members=members,
-                  is_world=_is_world(group), is_global=is_global, is_whole=is_whole)  # fmt: skip
+                  is_world=is_world, is_global=is_global, is_whole=is_whole)  # fmt: skip
 
 
 def _called_less(
@@ -200,6 +220,16 @@ def _called_less(
 def _is_world(group: object) -> bool:
     """Whether a group is the job's first; old releases do not name it."""
     return group is None or "default" in str(group) or str(group) == "0"
+
+
+def _is_apart(rows: Sequence[Row]) -> bool:
+    """Whether a rank counts otherwise in the works' group than in the job: not the first group."""
+    return any(
+        r["world_rank"] is not None
+        and r["group_rank"] is not None
+        and r["world_rank"] != r["group_rank"]
+        for r in rows
+    )
 
 
 def _is_same(algorithm: object, other: object) -> bool:
@@ -306,6 +336,7 @@ def _hang(
         basis += "; its ranks count within a group that the log does not name"
         blamed, candidates = (), Candidates()
     scope = facts.scope(list(blamed), [])
+    confirm, remedy = _next(is_known=bool(behind or silent), is_whole=is_whole)
     return facts.finding(
         scope,
         says,
@@ -322,16 +353,30 @@ def _hang(
         basis=basis,
         least=Severity.CRITICAL,
         place=ranges(blamed) or ranges(silent) or "all",
-        owner="platform" if behind or silent else "network",
+        owner="network" if is_whole and not (behind or silent) else "platform",
         keys=(),
         candidates=candidates,
-        confirm=("py-spy dump --pid PID on the hosts of the ranks that did not join",)
-        if behind or silent
-        else ("switch and NIC counters of the hosts; XIDs in their kernel logs",),
-        remedy=("fix what keeps them from the call; see their stacks",)
-        if behind or silent
-        else ("test the links between the members before the next start",),
+        confirm=(confirm,),
+        remedy=(remedy,),
         next_capture=("TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",),
+    )
+
+
+def _next(*, is_known: bool, is_whole: bool) -> tuple[str, str]:
+    """What would confirm it, and what mends it."""
+    if is_known:
+        return (
+            "py-spy dump --pid PID on the hosts of the ranks that did not join",
+            "fix what keeps them from the call; see their stacks",
+        )
+    if is_whole:
+        return (
+            "switch and NIC counters of the hosts; XIDs in their kernel logs",
+            "test the links between the members before the next start",
+        )
+    return (
+        "the logs of all ranks; py-spy dump --pid PID on each while it hangs",
+        "find the member that is in no log or is behind; if all joined, test the links",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,59 @@ def test_a_whole_benchmark_is_not_told_to_profile_steps(tmp_path: Path) -> None:
     assert "five or more steps" not in text
     assert "1 benchmark ran to the end (3.0 GB/s at most)" in document.verdict.sentence
     assert "diagnose both logs at once" in " ".join(text.split())
+
+
+def curve(*bus: str | tuple[str, str]) -> str:
+    """Rows of doubling sizes from 8 B on with these bus bandwidths, out of place and in place."""
+    rows = ""
+    for power, value in enumerate(bus):
+        out, place = (value, value) if isinstance(value, str) else value
+        first, zero, rest = ROW.format(8 << power, 2 << power).partition("20.00    0.00    0.00")
+        second = rest.replace("20.00    0.00    0.00", f"20.00    0.00    {place}")
+        rows += f"{first}{zero[:-4]}{out}{second}"
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("bus", "falls"),
+    [
+        (["0.01", "0.02", "9.00", "20.0", "15.0", "19.0"], True),
+        (["0.01", "0.02", "9.00", "20.0", "15.1", "19.0"], False),  # just above three quarters
+        (["9.00", "20.0", ("8.00", "19.0"), "20.0"], False),  # out of place only
+        (["5.00", "1.00", "20.0", "20.0"], False),  # far below the peak: latency rules there
+        (["0.09", "0.01", "0.09"], False),  # figures of a hundredth are rounding
+    ],
+)
+def test_a_benchmark_whose_bandwidth_falls_says_where(
+    bus: list[str | tuple[str, str]], falls: bool, tmp_path: Path
+) -> None:
+    count = f"maxBytes {8 << (len(bus) - 1)} "
+    head = re.sub(r"maxBytes \d+ ", count, HEAD)
+    (tmp_path / "a.out").write_text(head + curve(*bus) + END.format("9.0"))
+    text, document = told(tmp_path, tmp_path / "a.out")
+    sentence = document.verdict.sentence
+    assert ("falls" in sentence) == ("falls" in text) == falls
+    if falls:
+        assert "bus bandwidth falls from 20.0 GB/s at 64 B to 15.0 at 128 B" in sentence
+        assert "the table cannot tell" in sentence
+        assert document.verdict.kind == "not_enough_data"
+
+
+def test_a_benchmark_that_broke_off_after_a_fall_says_both(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text(HEAD + curve("20.0", "20.0", "4.00"))
+    _, document = told(tmp_path, tmp_path / "a.out")
+    assert "incomplete (3 of 10 sizes measured). Its bus bandwidth falls from 20.0" in (
+        document.verdict.sentence
+    )
+
+
+def test_rows_whose_parts_a_launcher_tagged_are_read(tmp_path: Path) -> None:
+    """`mpirun` of some platforms writes the tag before whatever is flushed at once."""
+    rows = curve("20.0", "20.0").replace("-1 ", "-1[0] ").replace("      0    20", "      0[0] 20")
+    tagged = "".join(f"[0] {row}\n" for row in rows.splitlines())
+    (tmp_path / "a.out").write_text(HEAD + tagged)
+    text, _ = told(tmp_path, tmp_path / "a.out")
+    assert "incomplete: 2 of 10 sizes measured" in text
+    with tracekit.open(tmp_path / "run") as run:
+        found = run.sql("SELECT count(*) AS n, min(bus_bytes_per_s) AS low FROM bench_result")
+    assert found.rows() == [(4, 20e9)]

@@ -34,6 +34,7 @@ _DEVICE = re.compile(
     rb"#\s+Rank +(\d+)(?: +Group +(\d+))? +Pid +(\d+) +on +([\w.-]{1,80}) +device +(\d+) "
     rb"+\[(\w[\w:.]{1,20})\] +([\w .-]{1,60})"
 )
+_TAG = re.compile(rb"(\[\d{1,6}\])\s")
 _HEADER = re.compile(rb"#\s+size\s+count\s+type\s")
 _AVERAGE = re.compile(rb"# Avg bus bandwidth\s*: ([\d.]+)")
 _BOUNDS = re.compile(rb"# Out of bounds values\s*: (\d+) (\w+)")
@@ -115,6 +116,9 @@ class BenchReader:
         if self.section is None and b"#" not in line:
             return
         text = without_launcher(line) if not line.startswith(b"#") else line
+        if tag := _TAG.match(line):
+            # Launchers that tag what a process writes at once tag the parts of a row too.
+            text = line.replace(tag[1], b" ").lstrip()
         if text.startswith(b"#"):
             self._comment(text, place)
         elif self.section is not None and self.section.columns:

@@ -18,6 +18,12 @@
 -- column: average_bus_bytes_per_s DOUBLE : Mean bus bandwidth as it states it.
 -- column: peak_bus_bytes_per_s DOUBLE : Largest bus bandwidth of a size, out of place.
 -- column: peak_message_bytes BIGINT : That size.
+-- column: fall_message_bytes BIGINT : Size whose bus bandwidth is least beside the best of the smaller
+--     sizes, in and out of place both, once that is half of the peak: below it latency rules and
+--     figures are rounded. Null unless it is less.
+-- column: fall_bus_bytes_per_s DOUBLE : Its bus bandwidth, the better of both.
+-- column: before_message_bytes BIGINT : The smaller size that was best.
+-- column: before_bus_bytes_per_s DOUBLE : Its bus bandwidth, the better of both.
 -- column: algorithm VARCHAR : What NCCL chose most often by bytes; null where it was not logged.
 -- column: protocol VARCHAR : Its protocol.
 -- column: source_id INTEGER : Source.
@@ -77,6 +83,43 @@ WITH
         WHERE NOT is_in_place AND bus_bytes_per_s IS NOT NULL
         GROUP BY named.source_id, named.place
     ),
+    sizes AS (
+        SELECT
+            named.source_id AS source_id,
+            named.place AS place,
+            message_bytes,
+            max(bus_bytes_per_s) AS best
+        FROM named
+        JOIN bench_result AS results
+            ON results.source_id = named.source_id
+            AND results.place BETWEEN named.place AND named.last_place
+        WHERE bus_bytes_per_s IS NOT NULL
+        GROUP BY named.source_id, named.place, message_bytes
+    ),
+    behind AS (
+        SELECT
+            *,
+            max(best) OVER (PARTITION BY source_id, place) AS peak,
+            max(best) OVER smaller AS before,
+            arg_max(message_bytes, best) OVER smaller AS before_bytes
+        FROM sizes
+        WINDOW smaller AS (
+            PARTITION BY source_id, place ORDER BY message_bytes
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+    ),
+    falls AS (
+        SELECT
+            source_id,
+            place,
+            arg_min(
+                {'bytes': message_bytes, 'best': best, 'from': before_bytes, 'was': before},
+                {'r': best / before, 'b': message_bytes}
+            ) AS fall
+        FROM behind
+        WHERE best < before AND before >= peak / 2
+        GROUP BY source_id, place
+    ),
     choices AS (
         SELECT
             named.source_id AS source_id,
@@ -113,6 +156,10 @@ SELECT
     TRY_CAST(given['average_bus_gb_per_s'] AS DOUBLE) * 1e9 AS average_bus_bytes_per_s,
     speeds.peak AS peak_bus_bytes_per_s,
     speeds.peak_message AS peak_message_bytes,
+    falls.fall.bytes AS fall_message_bytes,
+    falls.fall.best AS fall_bus_bytes_per_s,
+    falls.fall."from" AS before_message_bytes,
+    falls.fall.was AS before_bus_bytes_per_s,
     favourites.chosen.algorithm AS algorithm,
     favourites.chosen.protocol AS protocol,
     named.source_id AS source_id,
@@ -121,5 +168,6 @@ SELECT
 FROM named
 LEFT JOIN machines ON machines.source_id = named.source_id AND machines.place = named.place
 LEFT JOIN speeds ON speeds.source_id = named.source_id AND speeds.place = named.place
+LEFT JOIN falls ON falls.source_id = named.source_id AND falls.place = named.place
 LEFT JOIN favourites ON favourites.source_id = named.source_id AND favourites.place = named.place
 ORDER BY source_id, place;

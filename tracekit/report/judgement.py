@@ -49,6 +49,11 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
         "a benchmark's peak over its mean: beyond it small sizes are in the mean, and both are"
         " told",
     )
+    max_fall_ratio: float = threshold(
+        0.75,
+        "a benchmark's bus bandwidth at a size over that of smaller ones: recorded well ones keep"
+        " 0.99, reported collapses 0.6 and less",
+    )
     min_leaf_ports_count: int = threshold(
         2, "NICs below a leaf switch hit, beside those of any one host: one more may be chance"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tracekit.report import signals
+from tracekit.report.benchmarks import fall_of
 from tracekit.report.judgement import ReportThresholds
 from tracekit.rules.base import Facts
 from tracekit.wording import plural, safe
@@ -40,6 +41,8 @@ def nccl_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
         lines.append("NCCL logs: " + ", ".join(words))
     lines += _records(facts, limits)
     for row in facts.of("nccl_bench")[:4]:
+        fall = fall_of(row, limits)
+        fall = f"; its {fall}" if fall else ""
         name = safe(str(row["benchmark"] or "nccl-tests (which, is not said)"))
         if row["benchmark_source"] == "behaviour":
             name += " (not named; only it fits busbw / algbw)"
@@ -49,13 +52,14 @@ def nccl_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
             peak = float(row["peak_bus_bytes_per_s"] or 0)
             is_above = peak > limits.max_above_mean_ratio * bus
             more = f", {peak / 1e9:.1f} at most" if is_above else ""
-            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average{more}")
+            lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average{more}{fall}")
         elif row["is_complete"] and not row["rows_count"]:
             lines.append(f"{name} ran to its end and measured nothing: it ran on one GPU")
         else:
             of = row["expected_rows_count"]
             lines.append(
                 f"{name} incomplete: {row['rows_count']}{f' of {of}' if of else ''} sizes measured"
+                f"{fall}"
             )
         if not row["is_complete"]:
             errors = signals.errors_of(facts, row)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Finding, Severity
-from tracekit.report import signals
+from tracekit.report.benchmarks import benchmarks_alone, cut_benchmark
 from tracekit.report.history import log_alone, summary_of
 from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules import RULES, ras_hang, rule
@@ -64,9 +64,9 @@ def no_steps(
         return log_alone(facts, told, limits)
     cut = [r for r in facts.of("nccl_bench") if not r["is_complete"]]
     if cut:
-        return _cut_benchmark(facts, cut[0])
+        return cut_benchmark(facts, cut[0], limits)
     if facts.of("nccl_bench") and not (facts.of("gpu_counters") or facts.of("port_counters")):
-        return _benchmark_alone(facts.of("nccl_bench"))
+        return benchmarks_alone(facts.of("nccl_bench"), limits)
     if facts.of("nccl_comms") or facts.of("nccl_bench"):
         return _nccl_alone(facts)
     if facts.of("comm_records"):
@@ -251,44 +251,6 @@ def _copies(facts: Facts, span_ns: int, limits: ReportThresholds) -> tuple[str, 
         f": copies {DIRECTIONS[most]} run {share(busy_ns[most] / span_ns)} of it",
         "keep on the device what is copied again and again; pinned memory and non_blocking=True "
         "let copies run beside kernels",
-    )
-
-
-def _cut_benchmark(facts: Facts, cut: Row) -> Judgement:
-    name = safe(str(cut["benchmark"] or "nccl-tests"))
-    of = cut["expected_rows_count"]
-    begin = f"{name} is incomplete ({cut['rows_count']}" + (f" of {of}" if of else "")
-    seen = signals.errors_of(facts, cut)
-    if seen:
-        # The log names what failed; which of it came first on which host, it may not.
-        return say(
-            "not_enough_data",
-            f"{begin} sizes measured); its log names errors: {'; '.join(seen)}.",
-            "look at the first of these errors (tracekit query RUN nccl_signals)",
-        )
-    return say(
-        "not_enough_data",
-        f"Cannot tell: {begin} sizes measured), and nothing says why.",
-        "run it again with NCCL_DEBUG=INFO and keep the whole output",
-    )
-
-
-def _benchmark_alone(rows: Sequence[Row]) -> Judgement:
-    """A benchmark has no steps: what would say more is another run of it."""
-    peak = max((float(r["peak_bus_bytes_per_s"] or 0) for r in rows), default=0.0)
-    if not peak:
-        return say(
-            "not_enough_data",
-            f"Cannot tell: {plural(len(rows), 'benchmark')} ran to the end and measured no "
-            "bandwidth.",
-            "run nccl-tests on two GPUs or more",
-        )
-    return say(
-        "not_enough_data",
-        f"Cannot tell whether that is as fast as it should be: {plural(len(rows), 'benchmark')} "
-        f"ran to the end ({peak / 1e9:.1f} GB/s at most), and the rules that read them found no "
-        "fault.",
-        "run the same benchmark on hosts that are known to be well, and diagnose both logs at once",
     )
 
 

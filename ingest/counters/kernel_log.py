@@ -27,6 +27,12 @@ _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,9})(?!\d),?"
     r"(?: ?pid=([^,]{1,40}),)?(?: ?name=[^,]{0,64},)? ?(.*)"
 )
+_NAMED = re.compile(
+    r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9a-fA-F]{2,8}:[0-9a-fA-F:.]{4,15})"
+)
+_LOST = "fallen off the bus"
+"""How the driver says XID 79 without a number, also over several lines: the GPU, then this."""
+MAX_LOST_LINES = 4
 _SXID = re.compile(
     r"SXid \((?:PCI:)?([0-9a-fA-F:.]{5,20})\): (\d{1,9}), ?(Non-fatal|Fatal|[A-Z][a-z-]{2,20})"
     r"(?:.{0,40}?Link (\d{1,3}))?"
@@ -40,6 +46,10 @@ _FABRIC_LINE = re.compile(
 )
 _BRACKETED = re.compile(r"(?:<\d+>)?\[ *([^\]]{6,40})\] ?(.*)")
 _ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}\S{0,20}) (\S{1,200}) kernel: ?(.*)")
+_SYSLOG = re.compile(
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (\S{1,200}) kernel: ?(?:\[ *[\d.]{6,20}\] ?)?(.*)"
+)
+"""A year is not in it: the line has no time, but its host."""
 _BOOT = re.compile(r"(\d{1,10})\.(\d{6})")
 
 _KILLS = re.compile(
@@ -47,7 +57,7 @@ _KILLS = re.compile(
     rb"(?:[Mm]emory cgroup o|O)ut of memory: Killed process \d"
 )
 """Behind a kernel's own time only: a job's output may hold such a line, too."""
-_WORDS = ("Xid", "NVSwitch", "SXid", "Killed process")
+_WORDS = ("Xid", "NVSwitch", "SXid", "Killed process", _LOST, "NVRM: The NVIDIA GPU")
 _FATAL = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 121, 136, 140, 143, 171, 172})
 _WARN = frozenset({13, 31, 45, 109, 137})
 """The rest is the application's, or says what follows from another (see the rules)."""
@@ -93,6 +103,8 @@ class _Reader:
         self._basis: str | None = None
         self._host: str | None = None
         self._lines = 0
+        self._named: tuple[int, int | None, str | None] | None = None
+        """Where and when the driver began to speak of a GPU, and of which."""
         self._window: tuple[int, int] | None = None
 
     def line(self, number: int, line: str) -> None:
@@ -136,6 +148,9 @@ class _Reader:
             basis = "epoch" if moment is not None else "local"
             self._host = self._host or iso_line[2]
             return self._on(basis, moment if moment is not None else local_ns(stated)), iso_line[3]
+        if plain := _SYSLOG.match(line):
+            self._host = self._host or plain[1]
+            return None, plain[2]
         if bracketed := _BRACKETED.match(line):
             if boot := _BOOT.fullmatch(bracketed[1].strip()):
                 ns = int(boot[1]) * 10**9 + int(boot[2]) * 1000
@@ -169,6 +184,10 @@ class _Reader:
                 fields.append(f"link={int(link[1])}")
             device = pci_address(xid[1])
             return _Event(number, moment, device, f"xid-{code}", severity, shape(message), fields)
+        if named := _NAMED.search(message):
+            self._named = number, moment, pci_address(named[1].rstrip(":"))
+        if _LOST in message:
+            return self._lost(number, moment, message)
         if sxid := _SXID.search(message) or None:
             severity = "error" if sxid[3] == "Fatal" else "warning"
             fields = [f"sxid={int(sxid[2])}", f"severity={sxid[3].lower()}"]
@@ -190,3 +209,14 @@ class _Reader:
                 number, moment, device, f"sxid-{int(fault[2])}", severity, shape(message), fields
             )
         return None
+
+    def _lost(self, number: int, moment: int | None, message: str) -> _Event | None:
+        """A GPU that is gone, told without a number; once where the number is told too."""
+        device = None
+        if self._named is not None and number - self._named[0] < MAX_LOST_LINES:
+            _, at, device = self._named
+            moment = moment if moment is not None else at
+        self._named = None
+        if any(e.code == "xid-79" and e.device_id == device for e in self._events):
+            return None
+        return _Event(number, moment, device, "xid-79", "error", shape(message), ["xid=79"])

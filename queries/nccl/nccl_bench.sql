@@ -18,9 +18,9 @@
 -- column: average_bus_bytes_per_s DOUBLE : Mean bus bandwidth as it states it.
 -- column: peak_bus_bytes_per_s DOUBLE : Largest bus bandwidth of a size, out of place.
 -- column: peak_message_bytes BIGINT : That size.
--- column: fall_message_bytes BIGINT : Size whose bus bandwidth is least beside the best of the smaller
---     sizes, in and out of place both, once that is half of the peak: below it latency rules and
---     figures are rounded. Null unless it is less.
+-- column: fall_message_bytes BIGINT : Size whose bus bandwidth is least beside the best of the
+--     smaller sizes, in and out of place both, once that is half of the peak: below it latency
+--     rules and figures are rounded. Null unless it is less.
 -- column: fall_bus_bytes_per_s DOUBLE : Its bus bandwidth, the better of both.
 -- column: before_message_bytes BIGINT : The smaller size that was best.
 -- column: before_bus_bytes_per_s DOUBLE : Its bus bandwidth, the better of both.

@@ -822,6 +822,38 @@ def test_lines_of_every_age_are_understood(
     assert sink.rows("log_event", "time_ns") == [time_ns]
 
 
+GONE = """\
+{0}NVRM: The NVIDIA GPU 0000:b3:00.0
+{1}NVRM: (PCI ID: 10de:26b5) installed in this system has
+{1}NVRM: fallen off the bus and is not responding to commands.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ns", "devices"),
+    [
+        (GONE.format("[ 1843.308145] ", " " * 15), 1843308145000, ["00000000:b3:00.0"]),
+        (GONE.format(*["Feb 14 05:03:42 gpu-1 kernel: "] * 2), None, ["00000000:b3:00.0"]),
+        ("[7.000000] NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n", 7 * S,
+         ["00000000:01:00.0"]),
+        # With its number too it is one event; what stands far below a GPU's name is not said of it.
+        ("[7.000000] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n"
+         "[7.000000] NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n", 7 * S,
+         ["00000000:01:00.0"]),
+        ("[7.000000] NVRM: The NVIDIA GPU 0000:b3:00.0\n" + "[8.000000] x\n" * 4
+         + "[9.000000] NVRM: fallen off the bus\n", 9 * S, [None]),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_is_gone_is_told_without_a_number_too(
+    text: str, time_ns: int | None, devices: list[str | None]
+) -> None:
+    sink = ingest(text)
+    found = sink.rows("log_event", "device_id", "code", "severity", "fields")
+    assert found == [(device, "xid-79", "error", ["xid=79"]) for device in devices]
+    assert sink.rows("log_event", "time_ns") == [time_ns]
+    assert sink.facts.get("host_name") == ("gpu-1" if "gpu-1" in text else None)
+
+
 def test_a_log_without_xids_is_an_answer() -> None:
     sink = ingest("[ 1.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n")
     assert sink.facts["status"] == "ok"

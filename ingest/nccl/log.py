@@ -21,7 +21,7 @@ from tracekit.ingest.stackdumps import reader as stacks
 from tracekit.ingest.steplog import failures
 from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import StepReader
-from tracekit.ingest.steplog.words import any_of, holds
+from tracekit.ingest.steplog.words import Block, any_of
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
           "BFloat16", "Float8_e4m3fn", "Float8_e5m2")  # fmt: skip
@@ -140,10 +140,10 @@ class LogReader:
     def _batch(self, batch: list[bytes]) -> None:
         heads = self.splitter.heads
         before = self.place
-        block = b"\n".join(batch)
-        rest = self.steps.take(batch, block, before + 1)
+        block = Block(batch)
+        rest = self.steps.take(block, before + 1)
         if rest is not None and len(rest) < len(batch) / 2:
-            block = b"\n".join([line for _, line in rest])
+            block = Block([line for _, line in rest])
         self.phases.take(enumerate(batch, before + 1) if rest is None else rest, block)
         is_open = self.failures.is_open or self.stacks.is_open
         is_within = self.bench.section is not None or is_open
@@ -162,11 +162,11 @@ class LogReader:
             self._other(line)
         self.place = before + len(batch)
 
-    def _has_words(self, block: bytes, rest: list[tuple[int, bytes]] | None) -> bool:
+    def _has_words(self, block: Block, rest: list[tuple[int, bytes]] | None) -> bool:
         """Whether a line is to be read that is no step's."""
-        if not holds(block, _ANY_WORD):
+        if not block.holds(_ANY_WORD):
             return False
-        return rest is None or holds(b"\n".join(line for _, line in rest), _ANY_WORD)
+        return rest is None or Block([line for _, line in rest]).holds(_ANY_WORD)
 
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:

@@ -44,10 +44,13 @@ class StepFormat:
     """Patterns of one group each for the lines below a step's, up to the next step."""
     below_marker: str = ""
     """A text that each such line holds."""
+    has_commas: bool = False
+    """Whether its numbers may have commas between thousands."""
     quick: str | None = None
     """Of the most usual form, from the line's start, in which each character allows one way on:
     Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
-    ``pattern`` and those of ``fields`` that are groups of it say together, or leaves it to them."""
+    ``pattern`` and those of ``fields`` that are groups of it say together, or leaves it to them;
+    groups ``date``, ``clock`` and ``fraction`` are the line's own, without a zone."""
 
 
 FORMATS: tuple[StepFormat, ...] = (
@@ -67,7 +70,9 @@ FORMATS: tuple[StepFormat, ...] = (
             ("loss", rf"lm loss: ({_NUMBER})"),
             ("grad_norm", rf"grad norm: ({_NUMBER})"),
         ),
-        quick=r"^[^|A-Za-z]*iteration +(?P<step>[0-9]+)/ *(?P<total>[0-9]+) \|"
+        quick=r"^(?:[0-9]+:)? *(?:\[(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}) "
+        r"(?P<clock>[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.(?P<fraction>[0-9]{1,9}))?\] *)?"
+        r"iteration +(?P<step>[0-9]+)/ *(?P<total>[0-9]+) \|"
         r" consumed samples: +(?P<samples>[0-9]+) \|"
         r" elapsed time per iteration \(ms\): (?P<dur_ms>[0-9.]+) \| "
         r"(?:throughput per GPU \(TFLOP/s/GPU\): (?P<tflops>[0-9.]+) \| )?"
@@ -90,6 +95,7 @@ FORMATS: tuple[StepFormat, ...] = (
         r" +memory: +[\d.]+GiB\([\d.]+%\) +tps: +[\d,]+"
         r"(?: +tflops: +(?P<tflops>[\d.,]+) +mfu: +(?P<mfu_percent>[\d.]+)%)?",
         "torchtitan (components/metrics.py)",
+        has_commas=True,
     ),
     StepFormat(
         "deepspeed",
@@ -182,7 +188,8 @@ def check_own_pattern(pattern: str) -> None:
 
 def own_format(pattern: str) -> StepFormat:
     """The format of a line that the user describes."""
-    return StepFormat(OWN, (), pattern, "a program of the user's own, by job.toml's step_pattern")
+    doc = "a program of the user's own, by job.toml's step_pattern"
+    return StepFormat(OWN, (), pattern, doc, has_commas=True)
 
 
 def is_step_log(head: bytes) -> bool:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.steplog.words import any_of, holds
+from tracekit.ingest.steplog.words import Block, any_of
 
 MAX_EVENTS = 100_000
 """Lines of one file that are kept: a checkpoint every hundred steps of ten million."""
@@ -76,9 +76,9 @@ class PhaseReader:
         """Lines found so far."""
         return len(self._places)
 
-    def take(self, lines: Iterable[tuple[int, bytes]], block: bytes) -> None:
+    def take(self, lines: Iterable[tuple[int, bytes]], block: Block) -> None:
         """Look at lines with their places; ``block`` is all of them, and perhaps more."""
-        if not holds(block, _KEYS):
+        if not block.holds(_KEYS):
             return
         for place, line in lines:
             if not _KEY.search(line):

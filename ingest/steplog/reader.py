@@ -6,13 +6,12 @@ pattern a format takes them apart. A line that ends no step is left to other rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics, MetricsBelow
-from tracekit.ingest.steplog.words import any_of, holds
+from tracekit.ingest.steplog.words import Block, any_of, decoded
 from tracekit.values import EPOCH_S, TIME_LIMIT_NS
 
 if TYPE_CHECKING:
@@ -63,21 +62,26 @@ class StepReader:
         self._window: tuple[int, int] | None = None
         self._zones: set[bool] = set()
 
-    def take(self, lines: Sequence[bytes], block: bytes, first_place: int) -> list[Line] | None:
+    def take(self, block: Block, first_place: int) -> list[Line] | None:
         """Write the steps of consecutive lines; the other lines, or None where none is a step.
 
-        ``block`` is all of them with their ends, ``first_place`` the number of the first.
+        ``first_place`` is the number of the first.
         """
-        self._meet(block)
         if not self._met:
-            return None
+            self._meet(block.text)
+            if not self._met:
+                return None
         import polars as pl
 
-        places, texts = _pieces(lines, first_place, has_returns=b"\r" in block)
-        text = _decoded(texts, has_escapes=b"\x1b" in block)
+        places, text = _pieces(block, first_place)
         asked = pl.DataFrame({"place": places, "line": text}).with_row_index()
         taken: dict[int, bool] = {}
+        is_new_asked = False
+        """Whether what earlier formats left was asked for the markers of those never met."""
         for known in self._formats:
+            if known not in self._met and not is_new_asked:
+                self._meet(asked["line"])
+                is_new_asked = True
             if known not in self._met:
                 continue
             rows = asked
@@ -97,6 +101,7 @@ class StepReader:
                 self._write(steps, known)
         if not taken:
             return None
+        lines = block.lines
         if not any(taken.values()):
             numbered = enumerate(lines, first_place)
             return [(place, line) for place, line in numbered if line and place not in taken]
@@ -108,11 +113,12 @@ class StepReader:
                 rest.append((place, behind))
         return rest
 
-    def _meet(self, block: bytes) -> None:
-        """Notice the formats whose markers a block holds."""
+    def _meet(self, text: pl.Series) -> None:
+        """Notice the formats whose markers lines hold."""
         others = [known for known in self._formats if known not in self._met]
-        if others and holds(block, "|".join(_MARKERS[known.name] for known in others)):
-            self._met |= {known for known in others if holds(block, _MARKERS[known.name])}
+        any_marker = "|".join(_MARKERS[known.name] for known in others)
+        if text.str.contains(any_marker).any():
+            self._met |= {k for k in others if text.str.contains(_MARKERS[k.name]).any()}
 
     def _write(self, steps: pl.DataFrame, known: StepFormat) -> None:
         import polars as pl
@@ -165,24 +171,25 @@ class StepReader:
             )
 
 
-def _pieces(
-    lines: Sequence[bytes], first_place: int, *, has_returns: bool
-) -> tuple[pl.Series, pl.Series]:
-    """The lines, those of progress bars taken apart at each carriage return: places and bytes."""
+def _pieces(block: Block, first_place: int) -> tuple[pl.Series, pl.Series]:
+    """The lines without colours of terminals, those of progress bars taken apart at each carriage
+    return, with their places."""
     import polars as pl
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = pa.array(lines, pa.large_binary())
-    places = pl.int_range(first_place, first_place + len(lines), dtype=pl.Int64, eager=True)
-    if has_returns:
+    texts, end = block.raw, first_place + len(block.lines)
+    places = pl.int_range(first_place, end, dtype=pl.Int64, eager=True)
+    if block.has_returns:
         pieces = pc.split_pattern(texts, b"\r")
         texts, parents = pieces.flatten(), pc.list_parent_indices(pieces)
         is_drawn = pc.greater(pc.binary_length(texts), 0)
         texts, places = texts.filter(is_drawn), places.gather(parents.filter(is_drawn).to_numpy())
     if (pc.max(pc.binary_length(texts)).as_py() or 0) > MAX_LINE_BYTES:
         texts = pc.binary_slice(texts, 0, MAX_LINE_BYTES)
-    return places, pl.Series(texts)
+    text = block.text if texts is block.raw else decoded(texts)
+    if block.has_escapes:
+        text = text.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "")
+    return places, text
 
 
 def _behind_bar(line: bytes) -> bytes:
@@ -192,17 +199,6 @@ def _behind_bar(line: bytes) -> bytes:
     return (line[end + 1 :] if end >= 0 else line.rpartition(b"]")[2]).strip()
 
 
-def _decoded(column: pl.Series, *, has_escapes: bool) -> pl.Series:
-    """Text of lines: what is no UTF-8 is replaced, and colours of terminals are dropped."""
-    import polars as pl
-
-    try:
-        text = column.cast(pl.String)
-    except pl.exceptions.PolarsError:
-        text = pl.Series([b.decode("utf-8", "replace") for b in column], dtype=pl.String)
-    return text.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "") if has_escapes else text
-
-
 def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     """The lines of a format, with the columns of ``job_step``."""
     import polars as pl
@@ -210,6 +206,12 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     line = pl.col("line")
     steps = _matched(rows, known)
     groups = set(steps.columns)
+    if known.has_commas:
+        steps = steps.with_columns(
+            pl.col(name).str.replace_all(",", "", literal=True)
+            for name in (*FIELDS, "mfu_percent", "tflops", "dur_ms", "dur_s")
+            if name in groups
+        )
     columns = [
         pl.col("index", "place"),
         _integer("step", groups, MAX_STEP),
@@ -220,7 +222,7 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         pl.lit(known.is_averaged).alias("is_averaged"),
         _integer("samples", groups).alias("samples_count"),
         _integer("tokens", groups).alias("tokens_count"),
-        *(_real(name, groups).alias(name) for name in ("loss", "learning_rate", "grad_norm")),
+        *(_real(name, groups).alias(name) for name in FIELDS),
         (_real("mfu_percent", groups) / 100).alias("mfu_ratio"),
         (_real("tflops", groups) * 1e12).alias("model_flops_per_s"),
         line.str.extract(_TAG).cast(pl.Int32, strict=False).alias("tag"),
@@ -231,7 +233,7 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     else:
         stamp, number = line.str.head(STAMP_BYTES), pl.lit(None, pl.Float64)
     steps = steps.select(
-        *columns, stamp.str.extract_groups(_STAMP).alias("at"), number.alias("epoch_number")
+        *columns, _stamp_of(steps, stamp).alias("at"), number.alias("epoch_number")
     ).unnest("at")
     # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
     stated = {name for name in ("date", "zone") if steps[name].null_count() < steps.height}
@@ -241,6 +243,15 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         (pl.coalesce(times) if times else pl.lit(None, pl.Int64)).alias("time_ns"),
         (pl.col("zone").is_not_null() | pl.col("epoch_number").is_not_null()).alias("has_zone"),
     )
+
+
+def _stamp_of(steps: pl.DataFrame, stamp: pl.Expr) -> pl.Expr:
+    """Date, clock, fraction and zone: as groups have them for every line, else sought."""
+    import polars as pl
+
+    if "date" not in steps.columns or steps["date"].null_count():
+        return stamp.str.extract_groups(_STAMP)
+    return pl.struct("date", "clock", "fraction", zone=pl.lit(None, pl.String))
 
 
 def _matched(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
@@ -293,7 +304,7 @@ def _real(name: str, groups: set[str]) -> pl.Expr:
 
     if name not in groups:
         return pl.lit(None, pl.Float64)
-    value = pl.col(name).str.replace_all(",", "", literal=True).cast(pl.Float64, strict=False)
+    value = pl.col(name).cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value)
 
 

@@ -16,7 +16,7 @@ from tracekit.errors import InputError
 from tracekit.ingest.nccl import lines
 from tracekit.ingest.steplog import words
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat
-from tracekit.ingest.steplog.reader import _matched
+from tracekit.ingest.steplog.reader import _found, _matched
 
 Rows = list[dict[str, Any]]
 
@@ -99,6 +99,11 @@ QUICK_LINES = {
         LINES["megatron"][0].replace("throughput per GPU (TFLOP/s/GPU): 412.0 | ", ""),
         LINES["megatron"][0].replace("elapsed time", "consumed tokens: 77 | elapsed time"),
         LINES["megatron"][0].replace("lm loss: 6.900000E+00 | ", ""),
+        LINES["megatron"][0].partition("]")[2],
+        "12: " + LINES["megatron"][0],
+        "[rank3]:" + LINES["megatron"][0],
+        LINES["megatron"][0].replace("]", "+02:00]", 1),
+        LINES["megatron"][0].partition("]")[2] + " 2024-05-01 10:00:00",
     ),
     "tqdm": (
         LINES["tqdm"][0],
@@ -117,9 +122,13 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
     lines = QUICK_LINES[known.name]
     rows = pl.DataFrame({"place": range(len(lines)), "line": lines}).with_row_index()
     both, slow = (_matched(rows, k) for k in (known, replace(known, quick=None)))
-    assert both.select(sorted(both.columns)).equals(slow.select(sorted(slow.columns)))
+    stamp = ("date", "clock", "fraction")
+    assert both.drop(stamp, strict=False).select(slow.columns).equals(slow)
     told = _matched(rows[:1], replace(known, pattern="^(?P<step>never)$"))
     assert told.height == 1  # the usual form needs no other pattern
+    for row in (rows[at : at + 1] for at in range(len(lines))):
+        quick, usual = (_found(row, k) for k in (known, replace(known, quick=None)))
+        assert quick.equals(usual)
 
 
 @pytest.mark.parametrize(
@@ -194,11 +203,27 @@ def test_bars_state_a_time_where_others_state_none(tmp_path: Path) -> None:
     assert [r["time_ns"] for r in dated] == [None, 1_714_557_600 * 10**9]
 
 
-@pytest.mark.parametrize("at", [0, words.HEAD_BYTES - 2, words.HEAD_BYTES, 2 * words.HEAD_BYTES])
+@pytest.mark.parametrize("at", [0, words.HEAD_LINES - 1, words.HEAD_LINES, 2 * words.HEAD_LINES])
 def test_a_word_is_found_wherever_it_stands_in_a_block(at: int) -> None:
-    block = b"\xff" * at + b"word" + b" " * words.HEAD_BYTES
-    assert words.holds(block, words.any_of([b"none", b"word"]))
-    assert not words.holds(block, words.any_of([b"none", b"wordy"]))
+    block = words.Block([b"\xff"] * at + [b"a word"] + [b" "] * words.HEAD_LINES)
+    assert block.holds(words.any_of([b"none", b"word"]))
+    assert not block.holds(words.any_of([b"none", b"wordy"]))
+
+
+def test_a_program_met_later_is_read_among_the_lines_of_one_met_before() -> None:
+    """In one block and in a later one; what the first took is no other's."""
+    first, second = LINES["megatron"][0], LINES["maxtext"][0]
+    both = f"{first} {second}"
+    tables = nccl_logs.read("\n".join([first, second, both, first])).tables
+    rows = sorted(tables["job_step"], key=lambda r: r["place"])
+    assert [(r["format"], r["place"]) for r in rows] == [
+        ("megatron", 1), ("maxtext", 2), ("megatron", 3), ("megatron", 4),
+    ]  # fmt: skip
+    filler = "\n".join(["x" * 1000] * 2200)  # beyond a block
+    rows = nccl_logs.read("\n".join([first, filler, first, second])).tables["job_step"]
+    assert [(r["format"], r["place"]) for r in rows] == [
+        ("megatron", 1), ("megatron", 2202), ("maxtext", 2203),
+    ]  # fmt: skip
 
 
 def test_garbage_long_lines_and_other_encodings_are_passed_over(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from typing import BinaryIO
 from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import SourceFile
-from tracekit.ingest.files import base_name, natural
+from tracekit.ingest.files import base_name
 from tracekit.ingest.streams import DecompressedStream, LimitError, decompressed
+from tracekit.wording import natural
 
 MAX_MEMBERS = 100_000
 """Members of an archive that are looked at."""

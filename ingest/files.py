@@ -19,6 +19,7 @@ from tracekit.errors import InputError
 from tracekit.ingest.base import SourceFile
 from tracekit.ingest.streams import LimitError, open_file, stream_problem
 from tracekit.store.manifest import MARK, is_made_by_us
+from tracekit.wording import natural
 
 HEAD_BYTES = 64 << 10
 """Decompressed bytes that recognition looks at."""
@@ -163,11 +164,6 @@ def _split(source: SourceFile) -> list[SourceFile]:
         if len(parts) > 1:
             return parts
     return [source]
-
-
-def natural(text: str) -> list[tuple[int, str]]:
-    """A key that sorts rank2 before rank10."""
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d{1,18})", text)]
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -13,7 +13,6 @@ from source_tables import database
 
 from derived_runs import MS, WHERE, Rows, job, kernel, marker, placed, process, run, trace
 from soaks import examples
-from tracekit.derive.placement.sources import natural
 from tracekit.derive.run import derive
 from tracekit.errors import AmbiguousInputError
 from tracekit.schema import TABLES, table
@@ -63,10 +62,6 @@ def test_rank_from_job_before_file_before_name_before_assigned() -> None:
         (2, "assigned"),  # host_77 comes after host_8
         (0, "assigned"),
     ]
-
-
-def test_natural_order_of_paths() -> None:
-    assert sorted(["r10", "r9", "a/r1", "r", "10"], key=natural) == ["10", "a/r1", "r", "r9", "r10"]
 
 
 def test_only_traces_of_ranks_have_ranks() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tracekit.wording import (
     listed,
+    natural,
     plural,
     ranges,
     ranks_phrase,
@@ -113,6 +114,12 @@ def test_a_path_is_never_an_option() -> None:
         "a",
         "'./--all x'",
     ]
+
+
+def test_numbers_in_names_are_in_order() -> None:
+    assert sorted(["r10", "r9", "a/r1", "r", "10"], key=natural) == ["10", "a/r1", "r", "r9", "r10"]
+    assert sorted(["r2", "r02", "r1"], key=natural) == ["r1", "r02", "r2"]
+    assert natural("9" * 5000) < natural("9" * 5000 + "x")  # no number of so many digits is made
 
 
 def test_a_unit_stays_with_its_number() -> None:

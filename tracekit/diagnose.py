@@ -16,6 +16,7 @@ from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
 from tracekit.rules.facts import STEPS_QUERY
 from tracekit.rules.thresholds import KernelThresholds
 from tracekit.rules.windows import OVER, WINDOWS
+from tracekit.wording import natural
 
 if TYPE_CHECKING:
     from tracekit.answers import Answers
@@ -302,7 +303,7 @@ def job_facts(answers: Answers, attempt: int | None = None) -> JobFacts:
 
 
 def input_files(answers: Answers) -> tuple[InputFile, ...]:
-    """Every file that was given, with what was skipped or repaired in it."""
+    """Every file that was given, with what was skipped or repaired in it; rank2 before rank10."""
     issues: dict[int, list[InputIssue]] = {}
     for row in answers.rows("input_issues"):
         issues.setdefault(int(row["source_id"]), []).append(
@@ -313,7 +314,7 @@ def input_files(answers: Answers) -> tuple[InputFile, ...]:
                 place=row["place"],
             )
         )
-    return tuple(
+    files = (
         InputFile(
             path=str(row["path"]),
             kind=str(row["kind"] or "unknown"),
@@ -324,3 +325,4 @@ def input_files(answers: Answers) -> tuple[InputFile, ...]:
         )
         for row in answers.rows("job_sources")
     )
+    return tuple(sorted(files, key=lambda file: natural(file.path)))

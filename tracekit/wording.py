@@ -112,6 +112,12 @@ def span(span_s: float) -> str:
     return f"{span_s / 86_400:.3g} d"
 
 
+def natural(text: str) -> tuple[tuple[int, str], ...]:
+    """Sort key under which rank2 comes before rank10; equal for equal texts alone."""
+    parts = re.split(r"(\d{1,18})", text)  # more digits than that are no number to anybody
+    return tuple((int(p), p) if i % 2 else (0, p) for i, p in enumerate(parts))
+
+
 def share(ratio: float) -> str:
     """A ratio as a percentage: 27 %, 3.4 %, under 0.1 %."""
     percent = ratio * 100

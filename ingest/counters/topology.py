@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.counters.names import pci_address
+from tracekit.wording import natural
 
 READ_CHARACTERS = 1 << 16
 MAX_DEPTH = 64
@@ -212,8 +213,8 @@ def from_xml(text: str) -> Topology | None:
         stack += [(child, bridges, cpu, busid, node) for child in reversed(element)]
     if max(len(gpus), len(nics)) > MAX_DEVICES:
         return None
-    gpus.sort(key=lambda g: _natural(g.name))
-    nics.sort(key=lambda n: _natural(n.name))
+    gpus.sort(key=lambda g: natural(g.name))
+    nics.sort(key=lambda n: natural(n.name))
     speeds = {nic.speed for nic in nics if nic.speed}
     linked = sum(1 for count in lanes.values() if count)
     once = {nic.name: nic for nic in nics}
@@ -285,11 +286,6 @@ def _pci_word(device: _Found, other: _Found) -> str:
         return "PHB" if device.cpu == other.cpu else "SYS"
     deepest = max(len(device.bridges), len(other.bridges)) - len(shared)
     return "PIX" if deepest <= 1 else "PXB"
-
-
-def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    parts = re.split(r"(\d+)", text)
-    return tuple((1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts)
 
 
 def _whole(text: str | None) -> int | None:

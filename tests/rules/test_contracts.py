@@ -78,12 +78,13 @@ def test_every_rule_of_the_design_is_built_or_listed_as_not_built() -> None:
     assert set(DESIGN_RULES) <= set(named)
 
 
-def test_what_is_given_is_not_asked_for() -> None:
-    without = {n.rule: n for n in not_built()}
-    given = {n.rule: n for n in not_built(["host"])}
-    assert without["numa-misplacement"].capture == "tracekit capture --what host"
-    assert given["numa-misplacement"].capture is None
-    assert "not built yet" in given["numa-misplacement"].needs
+def test_what_no_rule_looks_for_is_named_with_what_settles_it_by_hand() -> None:
+    assert [n.rule for n in not_built()] == list(reversed(unbuilt_rules()))
+    assert all((n.capture or "").startswith("by hand") for n in not_built())
+
+
+def test_a_rule_has_a_topic_or_is_its_own() -> None:
+    assert topic_of("numa-misplacement") == "NUMA placement"
     assert topic_of("packet-loss") == "links, packet loss, pause"
     assert topic_of("gc-pause") == "gc-pause"
 

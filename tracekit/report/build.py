@@ -75,7 +75,7 @@ def build_report(
         for f in in_order(told, judgement.verdict.finding)
     ]
     if not config.select:
-        not_checked += not_built(i.kind for i in inputs)
+        not_checked += not_built()
     findings = [filled(f, facts) for f in findings]
     not_checked = [replace(n, capture=command(n.capture, facts)) for n in not_checked]
     document = Document(

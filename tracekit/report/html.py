@@ -70,7 +70,7 @@ def to_html(report: Report, drawings: Drawings = (), tables: Tables = ()) -> str
     labels = {f.id: f"F{i}" for i, f in enumerate(document.findings, 1)}
     verdict = _verdict(report, labels)
     title, *about = title_parts(document, notes)
-    inputs = sorted(document.inputs, key=lambda f: (_quality(f), f.path))
+    inputs = sorted(document.inputs, key=_quality)
     left = len(inputs) - MAX_INPUTS
     return render(
         "report.html.j2",

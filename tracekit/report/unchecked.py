@@ -110,7 +110,7 @@ def _draw_in_full(page: Page, entries: Sequence[NotChecked]) -> None:
 
 def _is_usual(entry: NotChecked) -> bool:
     """Whether it lacks just what rules always need, which no reader must be told twice."""
-    return entry.needs == NO_GPU or entry.needs in {r.needs for r in RULES}
+    return entry.needs == NO_GPU[0] or entry.needs in {r.needs for r in RULES}
 
 
 _CAPTURE = "tracekit capture --what "
@@ -142,7 +142,7 @@ def _line(rules: Sequence[str], what: str) -> Line:
 def _absent_records(entries: Sequence[NotChecked]) -> list[Line]:
     """What the traces that there are do not hold, then what no trace holds, by what it takes."""
     usual = [e for e in entries if _is_usual(e) and not _is_capturable(e)]
-    rules = [e.rule for e in usual if e.needs == NO_GPU or _RECORDED.search(e.needs)]
+    rules = [e.rule for e in usual if e.needs == NO_GPU[0] or _RECORDED.search(e.needs)]
     lines = [_line(rules, "these traces do not record it")] if rules else []
     others: dict[str, list[str]] = {}
     for entry in usual:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
 from tracekit.rules.base import Facts, JobFacts, Rule, RuleOutcome
-from tracekit.rules.unbuilt import FAMILIES, unbuilt_rules
+from tracekit.rules.unbuilt import UNBUILT, unbuilt_rules
 
 NAMES = (
     "dataloader-stall",
@@ -118,7 +118,7 @@ def topic_of(name: str) -> str:
     """What a rule is about in words, built or not; its own name where it stands alone."""
     if name in NAMES:
         return _loaded(name).topic or name
-    return next((family.topic for family in FAMILIES if name in family.rules), name)
+    return next((each.topic for each in UNBUILT if each.rule == name), name)
 
 
 def configured(

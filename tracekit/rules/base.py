@@ -6,12 +6,13 @@ with findings and with what it could not check; an empty answer means "looked, a
 
 from tracekit.rules.declared import Rule
 from tracekit.rules.facts import Facts, JobFacts, Row
-from tracekit.rules.outcome import NO_GPU, NO_STEPS, NOT_APPLICABLE, RuleOutcome
+from tracekit.rules.outcome import NO_GPU, NO_STEPS, NOT_APPLICABLE, PROFILE, RuleOutcome
 
 __all__ = [
     "NOT_APPLICABLE",
     "NO_GPU",
     "NO_STEPS",
+    "PROFILE",
     "Facts",
     "JobFacts",
     "Row",

@@ -199,7 +199,7 @@ class Rule:
             if facts.hidden_ranks:
                 return lacking(self.name, HIDDEN, HIDDEN_CAPTURE)
             # What it would lack with all kernels as well is the first thing to be had.
-            if any(lack.needs != NO_GPU for lack in outcome.not_checked):
+            if any(lack.needs != NO_GPU[0] for lack in outcome.not_checked):
                 return RuleOutcome(not_checked=outcome.not_checked)
             return lacking(self.name, LOST, LOST_CAPTURE)
         return self.evaluate(facts, self.thresholds)

@@ -72,7 +72,7 @@ def evaluate(facts: Facts, limits: ExcessBubbleThresholds) -> RuleOutcome:
     if not bubbles or step_ns <= 0:
         return facts.lacking(pipeline.NEEDS, pipeline.CAPTURE)
     if len(facts.steps) and not facts.has_gpu:
-        return facts.lacking(NO_GPU, "profile with activities CPU and CUDA")
+        return facts.lacking(*NO_GPU)
     if (
         max((s.compute_ratio for s in pipeline.stages(facts)), default=1.0)
         >= limits.max_stage_ratio

@@ -33,7 +33,7 @@ from itertools import islice
 from statistics import median
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
-from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
+from tracekit.rules.base import NO_STEPS, PROFILE, Facts, Rule, RuleOutcome
 from tracekit.rules.facts import MAX_CANDIDATES
 from tracekit.rules.prices import at_most
 from tracekit.rules.thresholds import Thresholds, threshold
@@ -56,7 +56,7 @@ def evaluate(facts: Facts, limits: ExposedCommunicationThresholds) -> RuleOutcom
     if not steps.is_coupled:
         if facts.job.world_size == 1 or (facts.job.world_size is None and len(facts.ranks) == 1):
             return RuleOutcome()
-        return facts.lacking("communication in a trace", "profile with activities CPU and CUDA")
+        return facts.lacking("communication in a trace", PROFILE)
     exposed = {rank: parts.exposed_comm for rank, parts in steps.rank_means.items()}
     typical_ns = median(exposed.values())
     ratio = typical_ns / steps.step_ns

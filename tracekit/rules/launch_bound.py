@@ -99,7 +99,7 @@ class RankLaunching:
 def evaluate(facts: Facts, limits: LaunchBoundThresholds) -> RuleOutcome:
     """One finding for the job if most of its ranks are bound by launching."""
     if not facts.has_gpu:
-        return facts.lacking(NO_GPU, CAPTURE)
+        return facts.lacking(*NO_GPU)
     if not facts.steps.rank_means:
         return facts.lacking(*NO_STEPS)
     ranks = _launching(facts)

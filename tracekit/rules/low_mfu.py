@@ -212,7 +212,7 @@ def evaluate(facts: Facts, limits: LowMfuThresholds) -> RuleOutcome:
     if not facts.steps.rank_means:
         return facts.lacking(*NO_STEPS)
     if not facts.has_gpu:
-        return facts.lacking(NO_GPU, "profile with activities CPU and CUDA")
+        return facts.lacking(*NO_GPU)
     if facts.description is None:
         return facts.lacking(NEEDS, CAPTURE)
     used = waterfall(facts)

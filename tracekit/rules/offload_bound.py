@@ -71,7 +71,7 @@ class RankCopies:
 def evaluate(facts: Facts, limits: OffloadBoundThresholds) -> RuleOutcome:
     """One finding for the job if most of its ranks wait for copies."""
     if not facts.has_gpu:
-        return facts.lacking(NO_GPU, CAPTURE)
+        return facts.lacking(*NO_GPU)
     if not facts.steps.rank_means:
         return facts.lacking(*NO_STEPS)
     if not facts.of("memcpy_summary"):

@@ -27,8 +27,13 @@ HIDDEN_CAPTURE = "nsys profile --cuda-graph-trace=node"
 LOST = "the kernels that the profiler lost on some ranks (launches without one)"
 """The need of rules that must see kernels, where too many ranks' are gone."""
 LOST_CAPTURE = "profile again, a shorter window or fewer activities, so that no buffer overflows"
-NO_GPU = "a GPU timeline (these ranks show none)"
-"""The need of rules that only a GPU's timeline can answer."""
+NO_GPU = (
+    "a GPU timeline (these ranks show none)",
+    "if the job runs on GPUs, profile with activities CPU and CUDA",
+)
+"""The need of rules that only a GPU's timeline can answer, and what supplies it."""
+PROFILE = "profile with activities CPU and, on GPUs, CUDA"
+"""What supplies ranges, calls and communication of any job."""
 NO_STEPS = ("at least one steady step", "profile five or more steps after warm-up")
 """The need of rules that judge steps, and what supplies it."""
 NOT_APPLICABLE = RuleOutcome(is_applicable=False)

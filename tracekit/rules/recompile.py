@@ -28,7 +28,7 @@ Source
 
 from __future__ import annotations
 
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import PROFILE, Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.wording import seconds
 
@@ -50,7 +50,7 @@ TEXT = StallText(
     says=_says,
     noun="compilation",
     needs="compilations recorded in a trace (torch.compile's own ranges)",
-    capture="profile with activities CPU and CUDA",
+    capture=PROFILE,
     confirm=("TORCH_LOGS=recompiles for 50 steps: it names each guard that failed",),
     remedy=(
         "pad inputs to a few lengths, or mark the sizes that vary as dynamic",

@@ -42,7 +42,7 @@ from statistics import median
 from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.rules import busiest as active
 from tracekit.rules import gpus
-from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
 from tracekit.rules.facts import SUMMARY_QUERY
@@ -91,10 +91,7 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     if not facts.has_gpu and facts.of(gpus.COUNTERS):
         return _by_counters(facts, limits)
     if not facts.has_gpu:
-        return facts.lacking(
-            "a GPU timeline (these ranks show none)",
-            "profile with activities CPU and CUDA",
-        )
+        return facts.lacking(*NO_GPU)
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):

@@ -152,7 +152,7 @@ def evaluate_stalls(
     rows = facts.of(text.query)
     steps = facts.steps
     if text.needs_gpu and not facts.has_gpu:
-        return facts.lacking(NO_GPU, text.capture)
+        return facts.lacking(*NO_GPU)
     # Rows are per step: without steps their absence says nothing about what was recorded.
     if len(steps) < limits.min_steps_count and not facts.is_window:
         return facts.lacking(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracekit.values import MAX_RANKS
+from tracekit.wording import natural
 
 if TYPE_CHECKING:
     import duckdb
@@ -83,12 +83,6 @@ class Source:
         if self.pids:
             return ("process", self.host_name or "", *sorted(self.pids))
         return ("path", self.path)
-
-
-def natural(path: str) -> tuple[object, ...]:
-    """Sort key under which rank 2 comes before rank 10."""
-    parts = re.split(r"(\d+)", path)
-    return (*(((1, int(p), p) if p.isdecimal() else (0, 0, p)) for p in parts),)
 
 
 def read_sources(con: duckdb.DuckDBPyConnection) -> list[Source]:

@@ -27,11 +27,13 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``fast``, ``slow`` (the last rank waits 50 ms for input) and ``one`` (a single step)."""
+    """``fast``, ``slow`` (the last rank waits 50 ms for input), ``late`` (5 ms) and ``one`` (a
+    single step)."""
     folder = tmp_path_factory.mktemp("jobs")
     write_job(folder / "fast")
     write_job(folder / "slow", stall_ms=50)
     write_job(folder / "one", steps_count=1)
+    write_job(folder / "late", stall_ms=5)
     return folder
 
 
@@ -135,6 +137,19 @@ def test_with_several_runs_of_a_side_nothing_is_assumed(
     code, out, err = run(capsys, *words, "--fail-above", "3%")
     assert (code, err) == (1, "")
     assert "each side is one run" not in " ".join(out.split())
+
+
+def test_of_single_runs_the_whole_interval_must_lie_above_the_bar(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """5 % with 1 % assumed for either run: 2.2 % is sure of single runs, 5 % of two alike."""
+    code, _, err = compare(capsys, jobs / "fast", jobs / "late", "--fail-above", "3%")
+    assert code == 0
+    assert "5.0 % slower, but of one run a side no more than 2." in err
+    assert compare(capsys, jobs / "fast", jobs / "late", "--fail-above", "2%")[0] == 1
+    words = ("compare", "--baseline", jobs / "fast", jobs / "fast", "--candidate", jobs / "late")
+    code, _, err = run(capsys, *words, "--fail-above", "3%")
+    assert (code, err) == (1, "")
 
 
 def test_a_side_takes_several_runs(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
+import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import samples
 
 from accuracy.twins import TWINS, Truths
 from soaks import soak
+from tracekit.cli import app as cli
 from tracekit.comparison.build import compare
 from tracekit.comparison.model import Comparison
 from tracekit.comparison.sides import RunRows
@@ -122,6 +126,36 @@ def test_one_healthy_job_recorded_twice_has_no_significant_change(
     found = between(compared_run, one, other)
     assert found.verdict.change == "no significant change"
     assert not found.exceeds(0)
+
+
+def called(
+    capsys: pytest.CaptureFixture[str], baseline: str, candidate: str, *more: str
+) -> tuple[int, dict[str, Any]]:
+    """The command's exit code and its JSON, from the files on."""
+    sides = ("--baseline", str(TWINS / baseline), "--candidate", str(TWINS / candidate))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setenv("TRACEKIT_CACHE_DIR", f"{os.environ[samples.FOLDER]}/cache")
+        cli.main(["compare", *sides, "--format", "json", *more])
+    return int(str(ended.value.code)), json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", soak(PROVED, fast=FIRST[:1]))
+def test_the_command_names_the_fault_and_fails(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, change = called(capsys, f"{name}-healthy", name, "--fail-above", "3%")
+    assert code == 1
+    first = change["attribution"][0]
+    assert (first["cause"], tuple(first["ranks"])) == CAUSES[name]
+    share = first["difference"]["difference_s"] / change["step"]["difference_s"]
+    assert 0.9 <= share <= 1.1
+
+
+def test_the_command_passes_a_healthy_job_recorded_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, change = called(capsys, *HEALTHY[:2], "--fail-above", "0%")
+    assert (code, change["verdict"]["change"]) == (0, "no significant change")
 
 
 def test_several_runs_of_a_side_count_as_runs(compared_run: Rows) -> None:

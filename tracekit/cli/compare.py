@@ -17,6 +17,7 @@ from tracekit.cli.output import check_target, write_text
 from tracekit.cli.plain import PlainCommand
 from tracekit.cli.state import STATE, fail, note, progress_bar, use_colour
 from tracekit.errors import UsageError
+from tracekit.wording import share
 
 if TYPE_CHECKING:
     from tracekit.comparison.model import Comparison
@@ -111,13 +112,18 @@ def compare(
     if compared.step is None or compared.step.low_s is None:
         fail("--fail-above, and there is no step time to compare with its interval")
         return 3
-    if not compared.exceeds(bar):
-        return 0
-    from tracekit.comparison.verdict import is_single
+    from tracekit.comparison.model import are_single
 
-    if is_single((compared.baseline, compared.candidate)):
-        note("--fail-above, and each side is one run: a busier machine can be slower as well")
-    return 1
+    is_above, step = compared.exceeds(bar), compared.step
+    if step.ratio > bar and are_single(compared.baseline, compared.candidate):
+        sure = share(max(0.0, step.low_ratio or 0.0))
+        note(
+            "--fail-above, and each side is one run: a busier machine can be slower as well"
+            if is_above
+            else f"--fail-above: {share(step.ratio)} slower, but of one run a side no more than "
+            f"{sure} is sure; give several runs of each side"
+        )
+    return int(is_above)
 
 
 def _ratio(text: str | None) -> float | None:

@@ -19,9 +19,10 @@ from tracekit.comparison.model import (
     NotCompared,
     Side,
     StepChange,
+    are_single,
 )
 from tracekit.comparison.sides import RunRows
-from tracekit.comparison.verdict import is_single, verdict
+from tracekit.comparison.verdict import verdict
 from tracekit.version import __version__
 
 SINGLE_RUNS = NotCompared(
@@ -45,7 +46,7 @@ def compare(baseline: Sequence[RunRows], candidate: Sequence[RunRows]) -> Compar
         *_not_compared(baseline, candidate),
         *(
             [SINGLE_RUNS]
-            if change is not None and change.is_significant and is_single(sides)
+            if change is not None and change.is_significant and are_single(*sides)
             else ()
         ),
         *unmatched,

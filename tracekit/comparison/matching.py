@@ -13,8 +13,9 @@ longest common subsequences (Wagner and Fischer 1974), weighted by the calls tha
 
 from __future__ import annotations
 
+import math
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -299,7 +300,12 @@ class Match:
                 is_alike = self.trees[0].leaves(call) == self.trees[1].leaves(other)
                 self._edit("renamed" if is_alike else "replaced", path, [call], [other])
         else:
-            self._edit("fused" if len(mine) > len(others) else "split", path, mine, others)
+            # Of 8 products and 8 activations for 8 calls, each call stands for one of both.
+            rows = zip(self.trees, (mine, others), strict=True)
+            held = [Counter(tree.labels[at].name for at in row) for tree, row in rows]
+            times = math.gcd(*held[0].values(), *held[1].values())
+            edit: Edit = "fused" if len(mine) > len(others) else "split"
+            self._edit(edit, path, mine, others, times=times)
 
     def _settle(self) -> None:
         """What was removed here and added there has moved; so has what it launches."""
@@ -334,6 +340,7 @@ class Match:
         others: Sequence[int],
         *,
         is_whole: bool = True,
+        times: int = 1,
     ) -> None:
         rows = (mine, others)
         labels = [[t.labels[at] for at in row] for t, row in zip(self.trees, rows, strict=True)]
@@ -346,7 +353,7 @@ class Match:
         ]
         key = (edit, kind, path, names[0], names[1])
         count, before_ns, after_ns = self.edits.get(key, (0, 0.0, 0.0))
-        self.edits[key] = count + 1, before_ns + ns[0], after_ns + ns[1]
+        self.edits[key] = count + times, before_ns + ns[0], after_ns + ns[1]
 
 
 def all_calls(

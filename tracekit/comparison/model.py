@@ -79,6 +79,11 @@ class Side:
     max_s: float | None
 
 
+def are_single(*sides: Side) -> bool:
+    """Whether no side has several runs, which alone would show what runs of one job differ by."""
+    return all(len(side.runs) == 1 for side in sides)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChange:
     """The difference of the mean step. ``low_ratio`` and ``high_ratio`` bound ``ratio``, which is
@@ -250,8 +255,16 @@ class Comparison:
     not_compared: tuple[NotCompared, ...]
 
     def exceeds(self, ratio: float) -> bool:
-        """Whether the candidate is slower by more than this share of the step, significantly."""
-        return self.step is not None and self.step.is_significant and self.step.ratio > ratio
+        """Whether the candidate is slower by more than this share of the step, significantly.
+
+        Where each side is one run, the whole interval must lie above it: how much runs differ is
+        assumed there and not measured, so what was measured alone proves too little.
+        """
+        step = self.step
+        if step is None or not step.is_significant or step.low_ratio is None:
+            return False
+        is_measured = not are_single(self.baseline, self.candidate)
+        return (step.ratio if is_measured else step.low_ratio) > ratio
 
     def to_json(self) -> str:
         """The public JSON document."""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracekit.comparison.model import Change, Contribution, NotCompared, Side, StepChange, Verdict
+from tracekit.comparison.model import (
+    Change,
+    Contribution,
+    NotCompared,
+    Side,
+    StepChange,
+    Verdict,
+    are_single,
+)
 from tracekit.rules.steps import SAME_RATIO
 from tracekit.wording import listed, plural, seconds, share, some_ranges
 
@@ -15,6 +23,9 @@ MIN_NAMED_RATIO = 0.1
 MIN_CAUSE_RATIO = 0.5
 """Share of a difference from which a contribution is its cause: of recorded faults the largest has
 more than half. A machine that is busier makes a bit of everything slower."""
+
+MIN_TOLD_S = 0.5e-9
+"""Times are whole nanoseconds; less than half of one is what sums of floats leave."""
 
 _DOES = {
     "compute": ("computes", "compute"),
@@ -96,14 +107,9 @@ def verdict(
 def _spread(change: StepChange, named: Sequence[Contribution], sides: tuple[Side, Side]) -> str:
     """What a difference in a bit of everything may be, where nothing shows what runs differ by."""
     largest_s = max((abs(c.difference.difference_s) for c in named), default=0.0)
-    if not is_single(sides) or largest_s >= MIN_CAUSE_RATIO * abs(change.difference_s):
+    if not are_single(*sides) or largest_s >= MIN_CAUSE_RATIO * abs(change.difference_s):
         return ""
     return " No cause makes half of it, as on a busier machine: compare several runs of each side."
-
-
-def is_single(sides: tuple[Side, Side]) -> bool:
-    """Whether no side has several runs, which alone would show what runs differ by."""
-    return all(len(side.runs) == 1 for side in sides)
 
 
 def _named(change: StepChange, contributions: Sequence[Contribution]) -> list[Contribution]:
@@ -139,7 +145,7 @@ def _unchanged(change: StepChange, sides: tuple[Side, Side]) -> str:
             f"No significant change can be shown: {steps}, and too few steps "
             f"({sides[0].steps_count} and {sides[1].steps_count}) to say how sure that is."
         )
-    if change.difference_s == 0:
+    if abs(change.difference_s) < MIN_TOLD_S:
         return f"No change: {seconds(base_s)} a step on both sides."
     bounds = f"{signed(change.low_s)} to {signed(change.high_s)}"
     if change.low_s <= 0 <= change.high_s:

@@ -380,3 +380,16 @@ def test_rows_whose_parts_a_launcher_tagged_are_read(tmp_path: Path) -> None:
     with tracekit.open(tmp_path / "run") as run:
         found = run.sql("SELECT count(*) AS n, min(bus_bytes_per_s) AS low FROM bench_result")
     assert found.rows() == [(4, 20e9)]
+
+
+def test_errors_of_nccl_without_a_communicator_are_told(tmp_path: Path) -> None:
+    line = (
+        "n1:7400:7642 [1] include/alloc.h:125 NCCL WARN Cuda failure 700 'an illegal memory access "
+        "was encountered'\n"
+    )
+    (tmp_path / "a.out").write_text(2 * line)
+    _, document = told(tmp_path, tmp_path / "a.out")
+    assert "NCCL's log names errors on n1: 2 x CUDA failed (number 700" in document.verdict.sentence
+    (tmp_path / "b.out").write_text("n1:7:7 [0] NCCL INFO Using network Socket\n")
+    _, document = told(tmp_path / "other", tmp_path / "b.out")
+    assert "names no communicator and no error" in document.verdict.sentence

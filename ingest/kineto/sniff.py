@@ -39,7 +39,8 @@ OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
     ),
     (
         "memory_timeline",
-        re.compile(rb"^\s*\[\s*\[\s*-?\d[\d.eE+-]*\s*,"),
+        # Two numbers at least: tags of mpirun begin with brackets, too.
+        re.compile(rb"^\s*\[\s*\[\s*-?\d[\d.eE+-]*\s*,\s*-?\d[\d.eE+-]*\s*(?:,|\]\s*[,\]])"),
         "a PyTorch memory timeline: sizes over time, no work",
     ),
 )

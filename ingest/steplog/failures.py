@@ -4,7 +4,8 @@ Of an exception its type, and the file, line and function of the program's own l
 of its text only which of a closed list of things it says (memory ran out, a peer went away). Texts
 hold what programs were given, secrets too.
 
-Rows are ``log_event`` of these codes: ``python-exception``, ``fatal-signal`` (faulthandler),
+Rows are ``log_event`` of these codes: ``python-exception``, ``fatal-signal`` (faulthandler, and
+PyTorch's watchdog where it ends its process for a CUDA error),
 ``worker-exit`` (torchrun's line when it sees a worker fail), ``worker-failed`` (an entry of its
 summary), ``task-ended`` and ``job-cancelled`` (srun, slurmstepd) and ``oom-kill`` (kernel).
 ``round`` counts the launches that one file tells of, from 0.
@@ -22,9 +23,11 @@ from typing import NamedTuple
 from tracekit.ingest.base import Severity, Sink, stated_host, write_columns
 
 _CHAINS = (b"During handling of the above exception", b"direct cause of the following exception")
+_WATCHDOG = b"atchdog thread terminated with exception: CUDA error"
+"""PyTorch's thread that meets a CUDA error first: it aborts its process, without a traceback."""
 WORDS = (
     b"Traceback (most", b"(exitcode: ", b"Root Cause (first", b"Failures:", b"srun: error",
-    b"slurmstepd: ", b"Killed process ", b"Fatal Python error", *_CHAINS,
+    b"slurmstepd: ", b"Killed process ", b"Fatal Python error", _WATCHDOG, *_CHAINS,
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -208,6 +211,9 @@ class FailureReader:
                 self._chained.add(prefix.removesuffix(b"The above exception was the "))
         elif fatal := _FATAL.search(line):
             told = [*_who(line[: fatal.start()]), f"signal={_FATAL_SIGNALS[fatal[1]]}"]
+            self._add(place, "fatal-signal", told)
+        elif (at := line.find(_WATCHDOG)) >= 0 and (cuda := _CUDA.search(line, at)):
+            told = [*_who(line[:at]), "signal=SIGABRT", f"cuda={cuda[1].decode()}"]
             self._add(place, "fatal-signal", told)
 
     def _continue(self, line: bytes) -> None:

@@ -155,7 +155,11 @@ WITH
             any_value(exit_code ORDER BY place) AS exit_code,
             any_value(signal ORDER BY place) AS signal,
             any_value(exception ORDER BY place) AS exception,
-            first(says ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS says,
+            -- What the exception says, else what is said of the signal.
+            coalesce(
+                first(says ORDER BY place) FILTER (WHERE exception IS NOT NULL),
+                any_value(says ORDER BY place) FILTER (WHERE signal IS NOT NULL)
+            ) AS says,
             first(file ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS file,
             first(line ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS line,
             first(function ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS function,
@@ -197,7 +201,7 @@ WITH
         SELECT
             p.* REPLACE (
                 coalesce(p.exception, n.exception) AS exception,
-                if(p.exception IS NULL, n.says, p.says) AS says,
+                if(p.exception IS NULL, coalesce(n.says, p.says), p.says) AS says,
                 if(p.exception IS NULL, n.file, p.file) AS file,
                 if(p.exception IS NULL, n.line, p.line) AS line,
                 if(p.exception IS NULL, n.function, p.function) AS function

@@ -131,6 +131,13 @@ def test_tracebacks_printed_into_each_other_are_taken_apart_by_rank() -> None:
             "[rank1]: Fatal Python error: Segmentation fault",
             {"code": "fatal-signal", "rank": "1", "signal": "SIGSEGV"},
         ),
+        (
+            "[rank3]:[E115 15:39:38.0 ProcessGroupNCCL.cpp:1899] [PG ID 0 PG GUID 0(default_pg) "
+            "Rank 3] Process group watchdog thread terminated with exception: CUDA error: an "
+            "illegal memory access was encountered",
+            {"code": "fatal-signal", "rank": "3", "signal": "SIGABRT",
+             "cuda": "an illegal memory access"},
+        ),
     ],
 )  # fmt: skip
 def test_lines_of_schedulers_and_kernels(line: str, told: dict[str, str]) -> None:
@@ -145,6 +152,10 @@ def test_lines_of_schedulers_and_kernels(line: str, told: dict[str, str]) -> Non
         "Failures: 0 of 12 tests",
         "slurmstepd: info: fine",
         "loss (exitcode: none)",
+        # A timeout is a hang of its group, and no failure of the rank that tells it.
+        "[rank0]:[E1 x] [Rank 0] Process group watchdog thread terminated with exception: [Rank 0] "
+        "Watchdog caught collective operation timeout",
+        "[rank0]:[E1 x] NCCL watchdog thread terminated with exception: CUDA error: unknown error",
     ],
 )
 def test_other_lines_are_nothing(line: str) -> None:

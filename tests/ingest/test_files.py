@@ -417,6 +417,7 @@ def test_gzip_headers_of_all_kinds(tmp_path: Path) -> None:
         ),
         (b'{"segments": [], "device_traces": []}', "memory_snapshot", "unrecognised"),
         (b"[[1, 2, 3], [4, 5, 6]]", "memory_timeline", "unrecognised"),
+        (b"[[1,0]<stdout>:host-1:1:2 [0] NCCL INFO Using network Socket\n", "nccl", "ok"),
         (b'{"a": 1}', "json", "unrecognised"),
         (b"[]", "json", "unrecognised"),
         (b"NCCL INFO hello", "text", "unrecognised"),
@@ -432,7 +433,7 @@ def test_recognition(data: bytes, kind: str, status: str) -> None:
     found = recognise(source_of(data))
     assert (found.kind, found.status) == (kind, status)
     assert found.reason
-    assert found.ingestor == ("kineto" if kind == "kineto" else None)
+    assert found.ingestor == (kind if kind in ("kineto", "nccl") else None)
 
 
 def test_the_head_shows_rank_and_world() -> None:

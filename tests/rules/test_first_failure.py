@@ -60,6 +60,10 @@ def test_the_rank_that_raised_is_named_and_those_that_followed_are_not() -> None
         (failed(1, exception="RuntimeError", says="uncorrectable ECC error"),
          "RuntimeError; uncorrectable ECC error", "hardware"),
         (failed(1, signal="SIGSEGV"), "ended by SIGSEGV", "framework"),
+        (failed(1, signal="SIGABRT", says="an illegal memory access"),
+         "its GPU met an illegal memory access and PyTorch ended it (SIGABRT)", "model"),
+        (failed(1, signal="SIGABRT", says="uncorrectable ECC error"),
+         "its GPU met uncorrectable ECC error", "hardware"),
     ],
 )  # fmt: skip
 def test_how_it_ended_is_said_and_whose_it_is(row: Row, says: str, owner: str) -> None:
@@ -114,6 +118,12 @@ def test_a_process_without_a_number_is_told_by_what_is_known() -> None:
     (finding,) = found(failed(None, task="3", host="gpu-7", signal="SIGKILL", memory_of="cgroup"))
     assert finding.summary.startswith("Task 3 on gpu-7 failed first: killed because the memory")
     assert finding.scope.hosts == ("gpu-7",)
+
+
+def test_a_process_that_nothing_names_has_a_short_name_in_the_list() -> None:
+    (finding,) = found(failed(None, signal="SIGKILL", memory_of="cgroup"))
+    assert finding.summary.startswith("A process that the log does not name failed first")
+    assert finding.id.endswith("unnamed")
 
 
 def test_terminations_alone_are_told_and_blame_nobody() -> None:

@@ -29,11 +29,14 @@ _PLACES = ("line=", "file=", "origin=")
 """Fields that say where in NCCL's sources a line was printed: one error, whatever the place."""
 
 
-def errors_of(facts: Facts, bench: Row) -> list[str]:
-    """The errors that the log of a benchmark names, most frequent first, what follows last."""
+def errors_of(facts: Facts, bench: Row | None = None) -> list[str]:
+    """The errors that logs name, most frequent first, what follows last; ``bench``: only those of
+    the log of a benchmark."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in facts.of("nccl_signals"):
-        if row["severity"] != "error" or row["source_id"] != bench["source_id"]:
+        if row["severity"] != "error":
+            continue
+        if bench is not None and row["source_id"] != bench["source_id"]:
             continue
         fields = ", ".join(
             _shown(str(f)) for f in row["fields"] or () if not str(f).startswith(_PLACES)

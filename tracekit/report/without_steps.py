@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracekit.findings import Finding, Severity
+from tracekit.report import signals
 from tracekit.report.benchmarks import benchmarks_alone, cut_benchmark
 from tracekit.report.history import log_alone, summary_of
 from tracekit.report.judgement import Judgement, ReportThresholds, say
 from tracekit.rules import RULES, ras_hang, rule
 from tracekit.rules.base import Facts, Row
-from tracekit.wording import plural, safe, seconds, share
+from tracekit.wording import plural, safe, seconds, share, some
 
 COUNTER_QUERIES = ("gpu_counters", "port_counters", "port_levels")
 CAPTURE_DEVICES = (
@@ -87,6 +88,8 @@ def no_steps(
             "Cannot tell: the traces hold no work of a device.",
             CAPTURE_DEVICES,
         )
+    if facts.of("nccl_signals"):
+        return _nccl_errors(facts)
     return say("not_enough_data", "Cannot tell: no file holds a usable trace.", CAPTURE_STEPS)
 
 
@@ -263,6 +266,27 @@ def _nccl_alone(facts: Facts) -> Judgement:
         "not_enough_data",
         f"Cannot tell what a step costs: {only}, and the rules that read {read} found no fault.",
         CAPTURE_STEPS,
+    )
+
+
+def _nccl_errors(facts: Facts) -> Judgement:
+    """Lines of NCCL without a communicator: the errors that they name, if any."""
+    errors = signals.errors_of(facts)
+    if not errors:
+        return say(
+            "not_enough_data",
+            "Cannot tell: what NCCL logged names no communicator and no error.",
+            "keep the job's whole output, with NCCL_DEBUG=INFO",
+        )
+    rows = [r for r in facts.of("nccl_signals") if r["severity"] == "error"]
+    hosts = sorted({safe(str(r["node"])) for r in rows if r["node"] is not None})
+    where = f" on {some(hosts)}" if hosts else ""
+    return say(
+        "not_enough_data",
+        f"Cannot tell which process failed first: NCCL's log names errors{where}: "
+        f"{'; '.join(errors)}.",
+        "look at the first of these errors (tracekit query RUN nccl_signals), and give the "
+        "output of all ranks to their end",
     )
 
 

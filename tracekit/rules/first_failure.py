@@ -281,7 +281,7 @@ def _finding(
         candidates=None if is_one else Candidates(
             ranks=tuple(ranks), hosts=tuple(hosts), why="no time tells them apart"
         ),
-        place=None if ranks and is_one else "-".join(_name(first).split()),
+        place=None if ranks and is_one else "-".join((_number(first) or "unnamed").split()),
         confirm=(_confirm(first),),
         remedy=(_MORE_MEMORY if _is_short_of_memory(first, by) else _remedy(first),),
     )  # fmt: skip
@@ -294,6 +294,12 @@ def _count(name: str, rows: Sequence[Row], facts: Facts) -> Evidence:
 
 def _name(row: Row) -> str:
     on = f" on {safe(row['host'])}" if row["host"] else ""
+    return _number(row) or f"a process{on} that the log does not name"
+
+
+def _number(row: Row) -> str | None:
+    """Rank, task, pod or number on its host; None where the log states none."""
+    on = f" on {safe(row['host'])}" if row["host"] else ""
     if row["rank"] is not None:
         return f"rank {row['rank']}{on}"
     if row["task"] is not None:
@@ -301,7 +307,7 @@ def _name(row: Row) -> str:
         return f"{'pod' if _is_pod(row) else 'task'} {safe(pod)}{on}"
     if row["local_rank"] is not None:
         return f"local rank {row['local_rank']}{on or ' of its host'}"
-    return f"a process{on} that the log does not name"
+    return None
 
 
 def _how(row: Row) -> str:
@@ -316,6 +322,8 @@ def _how(row: Row) -> str:
             at += f" ({safe(row['function'])})" if row["function"] else ""
         what = _WORDS.get(row["says"] or "", row["says"])
         return f"{safe(row['exception'])}{at}" + (f"; {safe(what)}" if what else "")
+    if row["signal"] and row["says"]:
+        return f"its GPU met {safe(row['says'])} and PyTorch ended it ({safe(row['signal'])})"
     if row["signal"]:
         return f"ended by {safe(row['signal'])}, which its launcher did not send"
     return f"it ended with exit code {row['exit_code']}"
@@ -324,7 +332,7 @@ def _how(row: Row) -> str:
 def _owner(row: Row) -> Owner:
     if row["memory_of"] or (row["exception"] is None and row["signal"] == "SIGKILL"):
         return "platform"
-    if row["exception"] is None and row["signal"]:
+    if row["exception"] is None and row["signal"] and not row["says"]:
         return "framework"
     return _OWNERS.get(row["says"] or "", "model")
 
@@ -347,6 +355,8 @@ def _remedy(row: Row) -> str:
         return "make room where checkpoints and caches are written"
     if row["exception"]:
         return "mend what raised it; until then restart from the last checkpoint"
+    if row["says"]:
+        return "CUDA_LAUNCH_BLOCKING=1 names the call that did it; compute-sanitizer the access"
     return "find what sent the signal or chose the exit code"
 
 

@@ -58,7 +58,7 @@ FORMATS: tuple[StepFormat, ...] = (
         "megatron",
         ("elapsed time per iteration (",),
         r"iteration +(?P<step>\d+)/ *(?P<total>\d+) \|",
-        "Megatron-LM, Megatron-DeepSpeed and what is built on them (training_log)",
+        "Megatron-LM, Megatron-DeepSpeed, GPT-NeoX and what is built on them (training_log)",
         is_averaged=True,
         fields=(
             ("dur_ms", r"time per iteration \(ms\): ([\d.]+)"),
@@ -66,8 +66,9 @@ FORMATS: tuple[StepFormat, ...] = (
             ("samples", r"consumed samples: +(\d+)"),
             ("tokens", r"consumed tokens: +(\d+)"),
             ("tflops", r"\(TFLOP/s/GPU\): ([\d.]+)"),
-            ("learning_rate", rf"\| learning rate: ({_NUMBER})"),
-            ("loss", rf"lm loss: ({_NUMBER})"),
+            # Without colons until 2020, and with an underscore in GPT-NeoX.
+            ("learning_rate", rf"\| learning rate:? ({_NUMBER})"),
+            ("loss", rf"lm[ _]loss:? ({_NUMBER})"),
             ("grad_norm", rf"grad norm: ({_NUMBER})"),
         ),
         quick=r"^(?:[0-9]+:)? *(?:\[(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}) "
@@ -141,6 +142,27 @@ FORMATS: tuple[StepFormat, ...] = (
             ("model_flops_per_s", rf"\t Train throughput/device/flops_per_sec: ({_NUMBER})"),
         ),
         below_marker="\t Train ",
+    ),
+    StepFormat(
+        "mmengine",
+        ("data_time: ",),
+        r"\b(?:Epoch(?:\(train\))? +\[(?P<epoch_from_1>\d+)\]|Iter(?:\(train\))? +)"
+        r"\[ *(?P<step>\d+)/(?P<total>\d+)\]",
+        "MMEngine and MMCV (LoggerHook, LogProcessor)",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r"[ \t]time: +([\d.]+)"),
+            ("learning_rate", rf"[ \t]lr: +({_NUMBER})"),
+            ("loss", rf"[ \t]loss: +({_NUMBER})"),
+            ("grad_norm", rf"[ \t]grad_norm: +({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "tf_slim",
+        (" sec/step)",),
+        rf"\bglobal step (?P<step>\d+): loss = (?P<loss>{_NUMBER}|nan) "
+        r"\((?P<dur_s>[\d.]+) sec/step\)",
+        "TensorFlow's slim (learning.train)",
     ),
     StepFormat(
         "tqdm",

@@ -69,6 +69,20 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
         {"step": 10, "dur_ns": 5_500_000_000, "loss": 11.0, "samples_count": 88},
     ),
     "composer": ("[batch=10/4800]:", {"step": 10, "total_steps_count": 4800}),
+    "mmengine": (
+        "05/01 10:00:00 - mmengine - INFO - Epoch(train)  [3][  50/4000]  base_lr: 2.0000e-03 "
+        "lr: 1.5000e-03  eta: 1 day, 2:03:04  time: 0.5000  data_time: 0.0100  memory: 7000  "
+        "grad_norm: 12.5000  loss: 2.2500  loss_cls: 1.0000",
+        {
+            "step": 50, "epoch": 2, "total_steps_count": 4000, "dur_ns": 500_000_000,
+            "is_averaged": True, "learning_rate": 1.5e-3, "loss": 2.25, "grad_norm": 12.5,
+            "time_ns": None,
+        },
+    ),
+    "tf_slim": (
+        "INFO:tensorflow:global step 7: loss = 6.2500 (1.500 sec/step)",
+        {"step": 7, "loss": 6.25, "dur_ns": 1_500_000_000, "is_averaged": False},
+    ),
     "tqdm": (
         "Epoch 1:  50%|█████     | 500/1000 [1:02:03<10:00,  2.50it/s, v_num=0]",
         {"step": 500, "epoch": 1, "total_steps_count": 1000, "elapsed_ns": 3723 * 10**9},
@@ -90,6 +104,46 @@ def test_each_program_says_its_step_in_its_own_words(tmp_path: Path, known: str)
     line, expected = LINES[known]
     (row,) = steps_of(tmp_path, f"first\n{line}\nlast\n".encode())
     assert {"format": row["format"], "place": row["place"]} == {"format": known, "place": 2}
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Megatron-LM of 2019": (
+        " iteration      100/  320000 | elapsed time per iteration (ms): 500.0 | learning rate "
+        "1.500E-05 | lm loss 9.250000E+00 | loss scale 8192.0 |",
+        {"step": 100, "dur_ns": 500_000_000, "learning_rate": 1.5e-5, "loss": 9.25},
+    ),
+    "GPT-NeoX": (
+        " samples/sec: 7.750 | iteration       34/   10000 | elapsed time per iteration (ms): "
+        "4000.5 | learning rate: 2.000E-06 | approx flops per GPU: 112.9TFLOPS | lm_loss: "
+        "1.125000E+01 | number of skipped iterations:   0 | number of nan iterations:   0 |",
+        {"step": 34, "dur_ns": 4_000_500_000, "learning_rate": 2e-6, "loss": 11.25},
+    ),
+    "MMCV by epochs": (
+        "2024-05-01 10:00:00,500 - mmdet - INFO - Epoch [1][1200/7500]\tlr: 0.00125, eta: 4:44:04, "
+        "time: 0.593, data_time: 0.031, memory: 6836, loss_rpn_cls: 0.0927, loss: 0.4606",
+        {
+            "step": 1200, "epoch": 0, "dur_ns": 593_000_000, "learning_rate": 1.25e-3,
+            "loss": 0.4606, "time_ns": 1_714_557_600_500 * 10**6,
+        },
+    ),
+    "MMCV by iterations": (
+        "2024-05-01 10:00:00,500 - mmseg - INFO - Iter [200/40000]\tlr: 9.998e-03, eta: 1:05:45, "
+        "time: 0.141, data_time: 0.008, memory: 22159, decode.loss_ce: 1.2669, loss: 1.7573",
+        {"step": 200, "epoch": None, "total_steps_count": 40000, "loss": 1.7573},
+    ),
+    "DeepSpeed of 2020": (
+        "[INFO 2024-05-01 10:00:00] rank:0 step=50, skipped=0, lr=[0.001], mom=[[0.9, 0.999]]",
+        {"step": 50, "learning_rate": 1e-3, "time_ns": 1_714_557_600 * 10**9},
+    ),
+}  # fmt: skip
+"""By program: its line in the words of another time, and what it says."""
+
+
+@pytest.mark.parametrize("program", sorted(OTHER_WORDS))
+def test_a_line_in_the_words_of_another_time_is_read(tmp_path: Path, program: str) -> None:
+    line, expected = OTHER_WORDS[program]
+    (row,) = steps_of(tmp_path, f"first\n{line}\nlast\n".encode())
     assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
@@ -140,6 +194,10 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
         "Downloading: 100%|█████| 1.20G/1.20G [00:10<00:00, 120MB/s]",
         "Map: 100%|█████| 1000/1000 [00:10<00:00, 100 examples/s] it/s",
         "[batch=first]: it/s",
+        "Epoch(val) [1][50/4000]    bbox_mAP: 0.1  data_time: 0.0100  time: 0.0500",
+        "Iter(val) [ 50/4000]  data_time: 0.0100  time: 0.0500",
+        "INFO:tensorflow:global step 7: accuracy: 0.5 (1.500 sec/step)",
+        "[INFO 2024-05-01 10:00:00] 0/2650, SamplesPerSec=13.2, MemAllocated=0.26GB",
     ],
 )
 def test_a_line_that_only_resembles_one_is_none(tmp_path: Path, line: str) -> None:

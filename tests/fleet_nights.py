@@ -30,6 +30,11 @@ FAMILIES = 16
 RUNS_A_NIGHT = 40
 HOSTS_A_RUN = 4
 GPUS_A_HOST = 2
+HOSTS_A_RACK = 8
+RACK, RACK_DAY = "r6", 10
+"""Of the fault ``rack``: every host of it now and then, none of them often."""
+LOGGED_FAMILY = 5
+LOGGED = {"productive": 0.9, "periodic": 0.03, "repeated": 0.02, "down": 0.05}
 GPU_WATTS, GPU_HOUR_EUR = 500.0, 2.0
 
 
@@ -79,6 +84,11 @@ class Fleet:
             if draw.random() < 0.004:
                 on_hosts[host] = "slow-host"
                 cost_s = 0.02 * step_s
+        if "rack" in self.faults and day >= RACK_DAY:
+            for host in hosts:
+                if _rack(host) == RACK and draw.random() < 0.12:
+                    on_hosts[host] = "power-brake"
+                    cost_s = 0.02 * step_s
         if "host" in self.faults and day >= SLOW_DAY and SLOW_HOST in hosts:
             on_hosts[SLOW_HOST] = "slow-host"
             cost_s = 0.1 * step_s
@@ -162,11 +172,14 @@ def _tables(
         "inputs_count": 8,
         "inputs_bad_count": 0,
     }
-    ports = [f"leaf{int(h[1:]) // 8}:{h}" for h in card.hosts]
+    ports = [f"leaf{int(h[1:]) // HOSTS_A_RACK}:{h}" for h in card.hosts]
     tables = {
         "job": [job],
         "step": [{"rank": None, "steps_count": 10, "mean_s": step_s}],
-        "host": [{"host": h, "ranks_count": 2, **place(on_hosts.get(h))} for h in card.hosts],
+        "host": [
+            {"host": h, "rack": _rack(h), "ranks_count": 2, **place(on_hosts.get(h))}
+            for h in card.hosts
+        ],
         "gpu": [
             {"gpu": f"GPU-{h}-{i}", "host": h, **place(None)}
             for h in card.hosts
@@ -175,6 +188,12 @@ def _tables(
         "link": [{"link": p, **place(on_links.get(p))} for p in ports],
         "budget": [_part(180.0), _part(12.0, rule)] if rule else [_part(192.0)],
     }
+    index = int(card.name[3:5])
+    if index % FAMILIES == LOGGED_FAMILY:  # a log of ten hours of eight GPUs
+        tables["goodput"] = [
+            {"part": part, "spent_s": 36000 * ratio, "gpu_hours": 80 * ratio}
+            for part, ratio in LOGGED.items()
+        ]
     tables["finding"] = [
         {
             "finding": f"{found}/{kind}:{place}",
@@ -193,6 +212,10 @@ def _tables(
     ]
     own = {"date": card.date, "run": card.name}
     return {name: [{**own, **row} for row in rows] for name, rows in tables.items()}
+
+
+def _rack(host: str) -> str:
+    return f"r{int(host[1:]) // HOSTS_A_RACK}"
 
 
 def _part(hours: float, rule: str | None = None) -> Row:

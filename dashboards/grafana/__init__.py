@@ -2,7 +2,7 @@
 
     python -m tracekit.dashboards.grafana
 
-Plain JSON and no library: thirteen panels of three kinds in one file that changes once a year are
+Plain JSON and no library: fourteen panels of three kinds in one file that changes once a year are
 less to keep than a dependency whose every version belongs to one of Grafana. Metrics are those of
 ``tracekit rollup``: trends ask the samples that ``--openmetrics`` gave each night, which bear no
 ``instance``; the state of the last night comes from the textfile that node-exporter reads.
@@ -136,6 +136,14 @@ def _rows() -> list[list[Panel]]:
                 "{{cause}} {{currency}}",
                 is_sum=True,
             ),
+            _trend(
+                "GPU-hours of training logs, by what they went into",
+                "Of the runs that have a log, from its first line to its last, a bar a night.",
+                _of_nights("tracekit_logged_gpu_hours", "part"),
+                "short",
+                "{{part}}",
+                is_sum=True,
+            ),
         ],
         [
             _trend(
@@ -163,8 +171,8 @@ def _rows() -> list[list[Panel]]:
             ),
             _table(
                 "Runs with a finding",
-                "Hosts, GPUs and ports that stand out among their like, for as often as each was "
-                "used.",
+                "Hosts, GPUs, ports and racks that stand out among their like, for as often as "
+                "each was used.",
                 "max by (kind, name) (tracekit_offender_bad_runs)",
                 "short",
                 {"kind": "Kind", "name": "Name"},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from fleet_nights import (
     BUSY_HOST,
     LINK,
     LINK_DAY,
+    LOGGED,
     MISSING_DAY,
+    RACK,
     SLOW_DAY,
     SLOW_HOST,
     UPGRADE_DAY,
@@ -25,7 +29,7 @@ from tracekit.fleet import night as night_module
 from tracekit.fleet import summary
 from tracekit.fleet.limits import Limits
 from tracekit.fleet.night import Night, judged, regression_severity
-from tracekit.fleet.offenders import at_least, offenders
+from tracekit.fleet.offenders import Offender, at_least, offenders
 from tracekit.fleet.regressions import regressions
 from tracekit.fleet.rollup import Rolled
 
@@ -244,8 +248,14 @@ def places(bad: dict[str, int], count: int = 20, names: int = 30) -> dict[str, l
     return {"host": rows}
 
 
+def offending(
+    rows: dict[str, list[Any]], day: int = 10, families: dict[str, str | None] | None = None
+) -> list[Offender]:
+    return offenders(rows, families or {}, Limits(), day_of(day))
+
+
 def named(rows: dict[str, list[Any]]) -> list[str]:
-    return [o.name for o in offenders(rows, Limits(), day_of(10))]
+    return [o.name for o in offending(rows)]
 
 
 def test_who_is_bad_far_more_often_than_others_is_an_offender() -> None:
@@ -267,24 +277,102 @@ def test_who_is_used_more_is_not_worse() -> None:
 def test_who_was_repaired_is_told_no_longer() -> None:
     rows = places({"h3": 6})
     later = [{**r, "date": day_of(12), "run": r["run"] + "x", "rules": []} for r in rows["host"]]
-    assert [
-        o.name for o in offenders({"host": [*rows["host"], *later]}, Limits(), day_of(13))
-    ] == []
+    assert offending({"host": [*rows["host"], *later]}, 13) == []
 
 
 def test_of_a_host_and_its_port_with_the_same_runs_the_port_is_named() -> None:
     rows = places({"h3": 6})
     links = [{**r, "link": f"leaf:{r['host']}"} for r in rows["host"]]
-    (one,) = offenders({**rows, "link": links}, Limits(), day_of(10))
+    (one,) = offending({**rows, "link": links})
     assert (one.kind, one.name) == ("link", "leaf:h3")
 
 
 def test_the_chance_is_the_binomial_one() -> None:
-    assert at_least(0, 5, 0.1) == 1
-    assert at_least(1, 1, 0.1) == pytest.approx(0.1)
-    assert at_least(2, 3, 0.5) == pytest.approx(0.5)
-    assert at_least(3, 3, 0.5) == pytest.approx(0.125)
-    assert at_least(2, 3, 1.0) == 1
+    assert at_least(0, [0.1] * 5) == 1
+    assert at_least(1, [0.1]) == pytest.approx(0.1)
+    assert at_least(2, [0.5] * 3) == pytest.approx(0.5)
+    assert at_least(3, [0.5] * 3) == pytest.approx(0.125)
+    assert at_least(2, [1.0] * 3) == 1
+    for bad in range(1, 13):
+        binomial = sum(math.comb(12, k) * 0.004**k * 0.996 ** (12 - k) for k in range(bad, 13))
+        assert at_least(bad, [0.004] * 12) == pytest.approx(binomial)
+
+
+def test_the_chance_of_unequal_cases_is_that_of_all_their_outcomes() -> None:
+    chances = [0.1, 0.35, 0.02, 0.6]
+    for bad in range(len(chances) + 1):
+        ways = [
+            math.prod(c if hit else 1 - c for c, hit in zip(chances, hits, strict=True))
+            for hits in product([False, True], repeat=len(chances))
+            if sum(hits) >= bad
+        ]
+        assert at_least(bad, chances) == pytest.approx(sum(ways))
+
+
+def once_each() -> list[Any]:
+    """Hosts of which each was bad in one run of 140, a while ago; h3 has not run since day 9."""
+    rows = places({}, count=140)["host"]
+    noisy = [{**r, "rules": ["slow-host"] * r["run"].endswith("-070")} for r in rows]
+    return [r for r in noisy if r["host"] != "h3" or r["date"] < day_of(9)]
+
+
+def one_night(bad: int, clean: int = 0, host: str = "h3", day: int = 10) -> list[Any]:
+    """Runs of a host on one night."""
+    return [
+        {"host": host, "run": f"x{day}-{i}", "date": day_of(day), "gpu_hours_per_day": None,
+         "rules": ["slow-host"] if i < bad else []}
+        for i in range(bad + clean)
+    ]  # fmt: skip
+
+
+def test_what_broke_last_night_is_told_by_two_bad_runs_of_two() -> None:
+    fresh = once_each()
+    assert [o.name for o in offending({"host": [*fresh, *one_night(2)]})] == ["h3"]
+    assert not offending({"host": [*fresh, *one_night(1)]})
+    assert not offending({"host": [*fresh, *one_night(2, clean=40)]})
+
+
+def test_runs_of_one_job_on_one_night_count_once() -> None:
+    fresh = once_each()
+    night_rows = {"host": [*fresh, *one_night(5)]}
+    assert offending(night_rows, families={f"x10-{i}": f"job{i}" for i in range(5)})
+    assert not offending(night_rows, families={f"x10-{i}": "job" for i in range(5)})
+
+
+def racked(bad: dict[str, int]) -> dict[str, list[Any]]:
+    """Thirty hosts in racks of six; h0 to h5 are the first."""
+    rows = places(bad)["host"]
+    return {"host": [{**r, "rack": f"r{int(r['host'][1:]) // 6}"} for r in rows]}
+
+
+def test_a_rack_stands_out_by_more_than_one_of_its_hosts() -> None:
+    (one,) = offending(racked({f"h{i}": 2 for i in range(6)}))
+    assert (one.kind, one.name, len(one.hosts)) == ("rack", "r0", 6)
+    assert [o.name for o in offending(racked({"h3": 12}))] == ["h3"]  # nobody else there
+    spread = racked({f"h{i * 6 + i}": 2 for i in range(5)})  # as many, in all racks
+    assert not [o for o in offending(spread) if o.kind == "rack"]
+    both = offending(racked({**{f"h{i}": 2 for i in range(6)}, "h3": 12}))
+    assert [(o.kind, o.hosts[0]) for o in both] == [("rack", ("h3", 12))]
+    assert "h3 12" in summary.offender_sentence(both[0])
+
+
+def test_a_rack_of_which_every_host_is_bad_now_and_then_is_told_and_no_host_of_it() -> None:
+    shaky = Fleet(2, faults=frozenset({"rack"}))
+    assert {(o.kind, o.name) for o in night(shaky, 30).offenders} == {("rack", RACK)}
+
+
+def test_what_logs_say_of_their_time_adds_up(nights: dict[int, Night]) -> None:
+    one = nights[30]
+    count = sum("goodput" in tables for _, tables in Fleet(1).runs[day_of(30)])
+    assert {p.part: p.gpu_hours for p in one.logged} == pytest.approx(
+        {part: 80 * count * ratio for part, ratio in LOGGED.items()}
+    )
+    assert [p.part for p in one.logged] == ["productive", "down", "periodic", "repeated"]
+    told = f"LOGGED    {80 * count} GPU-hours by {count} training logs: productive 90 %, down 5.0 %"
+    assert told in summary.to_text(one, Path("l"))
+    known = {"run": "a", "part": "down", "gpu_hours": 2.0}
+    (only,) = night_module.logged([known, {"run": "b", "part": "slow", "gpu_hours": None}])
+    assert (only.part, only.gpu_hours, only.runs_count) == ("down", 2.0, 1)
 
 
 # ---------------------------------------------------------------- in words

@@ -453,6 +453,47 @@ def test_losses_are_in_energy_and_money_where_a_run_tells_its_power_and_prices(
         assert (said["currency"], said["energy_runs_count"]) == ("USD" if price else "EUR", 1)
 
 
+FABRIC = (
+    'Switch\t41 "S-b83fd203006b4a90"\t\t# "MF0;leaf01:MQM8700/U1" enhanced port 0 lid 3 lmc 0\n'
+    '[1]\t"H-b83fd203006b4b00"[1](b83fd203006b4b00) \t\t# "node0 mlx5_0" lid 9 4xHDR\n'
+)
+
+
+def test_a_run_says_in_which_racks_its_hosts_are_and_where_its_log_says_time_went(
+    tmp_path: Path,
+) -> None:
+    job = tmp_path / "job"
+    write_job(job)
+    lines = "".join(
+        f" [2026-07-21 0{3 + n // 60}:{n % 60:02d}:00] iteration {n + 1:8d}/ 100 |"
+        " elapsed time per iteration (ms): 60000.0 |\n"
+        for n in range(25)
+    )
+    (job / "train.log").write_text(lines)
+    stated = '[[host]]\nhost = "NODE0.example.org"\n'
+    (job / "job.toml").write_text(stated + 'rack = "r7"\nleaf = "leaf3"\n')
+    lake = make_lake(tmp_path / "lake")
+    lake.add([job], name="racked", workers=1)
+    (job / "job.toml").write_text(stated + 'leaf = "leaf3"\n')
+    lake.add([job], name="switched", workers=1)
+    (job / "job.toml").unlink()
+    lake.add([job], name="bare", workers=1)
+    (job / "ibnetdiscover.txt").write_text(FABRIC)
+    lake.add([job], name="mapped", workers=1)
+    rolled_up(lake)
+    store = FleetStore(lake.fleet)
+    racks = {r["run"]: r["rack"] for r in store.rows("host") if r["host"] == "node0"}
+    assert racks == {
+        "racked": "r7",
+        "switched": "below leaf3",
+        "bare": None,
+        "mapped": "below leaf01",
+    }
+    rows = [r for r in store.rows("goodput") if r["run"] == "racked"]
+    assert {r["part"]: r["spent_s"] for r in rows} == {"productive": 24 * 60}
+    assert [r["gpu_hours"] for r in rows] == [2 * r["spent_s"] / 3600 for r in rows]
+
+
 @pytest.mark.parametrize("price", ["", "2.1", "EUR", "-2EUR", "0EUR", "nan", "1e9EUR", "2,1EUR"])
 def test_a_price_that_is_none_is_refused(
     price: str, real: Path, capsys: pytest.CaptureFixture[str]

@@ -356,6 +356,19 @@ def test_losses_of_the_night_are_told_in_hours_energy_and_money(
     ]
 
 
+def test_runs_with_a_training_log_tell_where_their_time_went(pages: dict[str, str]) -> None:
+    section = pages["index.html"].partition('id="logged"')[2]
+    assert "Where the time of jobs went" in section
+    rows = [r for r in shown_rows(section) if r[1].startswith("job")]
+    count = sum("goodput" in t for made in Fleet(1).runs.values() for _, t in made)
+    days = len({r[0] for r in rows})
+    assert 0 < days <= 28
+    assert len(rows) <= count
+    date, run, job, *told = rows[0]
+    assert (date, run[-3:], job) == (day_of(30), "-30", "train-05")
+    assert told == ["80", "90 %", "3.0 %", "2.0 %", "5.0 %"]  # without columns that are empty
+
+
 def exit_of(words: list[str]) -> object:
     with pytest.raises(SystemExit) as ended:
         main(words)

@@ -11,9 +11,11 @@ class Limits:
 
     window_days: int = 28
     """How far back a night looks: four weeks, so that every weekday counts alike."""
-    recent_days: int = 3
-    """A place is also judged by these last days alone: what broke yesterday is not thinned out by
-    four good weeks."""
+    recent_days: int = 2
+    """A place is also judged by these last days alone: what broke is not thinned out by four good
+    weeks. Two, so that it is told the night after at the latest."""
+    quiet_days: int = 3
+    """A place without a bad run for so long is told no longer."""
     min_before_count: int = 7
     """Runs before a change: fewer give no spread worth the name."""
     min_after_count: int = 3
@@ -33,9 +35,10 @@ class Limits:
     """Families that changed alike and turned slower within so many days are one finding: not every
     family runs every night."""
     max_q: float = 0.01
-    """False discovery rate among hosts, GPUs and ports of a night."""
+    """False discovery rate among the places of a night (by each of the two spans), and among its
+    families."""
     min_bad_count: int = 2
-    """Runs with a finding on a place: one is that run's own diagnosis."""
+    """Jobs' nights with a finding on a place: one is that run's own diagnosis."""
     same_runs_ratio: float = 0.8
     """Two offenders that share so much of their bad runs are one fault: the narrower is named."""
     min_traced_ratio: float = 0.9

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from tracekit.fleet.night import Loss, Night, Price, losses
+from tracekit.fleet.night import Logged, Loss, Night, Price, logged, losses
 from tracekit.fleet.store import FleetStore
 from tracekit.wording import safe
 
@@ -30,8 +30,9 @@ HELP = {
     "tracekit_lost_gpu_hours_per_day": "What a cause takes of them while it lasts.",
     "tracekit_lost_energy_joules_per_day": "The same as energy, of runs with known power.",
     "tracekit_lost_amount_per_day": "The same in money, of runs that have a price.",
+    "tracekit_logged_gpu_hours": "What a date's training logs span, by what the time went into.",
     "tracekit_regression_slower_ratio": "By how much families of jobs are slower than before.",
-    "tracekit_offender_bad_runs": "Runs with a finding on a host, GPU or port that stands out.",
+    "tracekit_offender_bad_runs": "Runs with a finding on a place that stands out.",
     "tracekit_night_timestamp_seconds": "Midnight (UTC) of the date that the last rollup judged.",
 }
 """Every metric, with its unit in its name; all are gauges."""
@@ -64,6 +65,11 @@ def history(
         samples["tracekit_gpu_hours_per_day"][(), day] = hours
         for name, points in _lost(losses(parts, price), day).items():
             samples[name] |= points
+    goodput: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in store.rows("goodput", since, until):
+        goodput[row["date"]].append(row)
+    for day, rows in goodput.items():
+        samples["tracekit_logged_gpu_hours"] |= _logged(logged(rows), day)
     return _text(samples)
 
 
@@ -86,6 +92,10 @@ def _lost(found: Iterable[Loss], day: str | None) -> Samples:
     }
 
 
+def _logged(parts: Iterable[Logged], day: str | None) -> dict[tuple[Labels, str | None], float]:
+    return {((("part", p.part),), day): p.gpu_hours for p in parts}
+
+
 def current(night: Night) -> str:
     """The last night, without timestamps; for a file that node-exporter reads."""
     midnight = _midnight_s(night.date)
@@ -96,6 +106,7 @@ def current(night: Night) -> str:
         "tracekit_runs_failed": {((), None): len(night.rolled.failed)},
         "tracekit_gpu_hours_per_day": {((), None): night.gpu_hours_per_day},
         **_lost(night.losses, None),
+        "tracekit_logged_gpu_hours": _logged(night.logged, None),
         "tracekit_regression_slower_ratio": {
             (
                 (("change", " ".join(r.change or ())), ("family", f.family), ("since", f.date)),

@@ -39,6 +39,16 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """A part of the time that the training logs of a night's runs span."""
+
+    part: str
+    """productive, or what was lost: slow, periodic, stalled, repeated, down."""
+    gpu_hours: float
+    runs_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
     """Money of a day."""
 
@@ -82,6 +92,9 @@ class Night:
     losses: tuple[Loss, ...]
     gpu_hours_per_day: float
     """Of all runs of the night, if each ran so for a day: what losses are a part of."""
+    logged: tuple[Logged, ...]
+    """The time of the runs that have a training log, productive first and then what was lost, the
+    largest first: hours that were counted, where losses are those of a day like the recording."""
     quality: Quality
     price: Price | None
     """Of every run's GPU-hours; None: each has what its job's description states."""
@@ -114,6 +127,7 @@ def judged(
     jobs = store.rows("job", first, day)
     today = [j for j in jobs if j["date"] == day]
     places = {kind: store.rows(kind, first, day) for kind in KINDS}
+    families = {j["run"]: j["family"] for j in jobs}
     quality = _quality(jobs, today, day, limits)
     usual = quality.usual_jobs_count
     budget = store.rows("budget", day, day)
@@ -121,9 +135,10 @@ def judged(
         date=day,
         rolled=rolled,
         regressions=tuple(regressions(jobs, limits, day)),
-        offenders=tuple(offenders(places, limits, day)),
+        offenders=tuple(offenders(places, families, limits, day)),
         losses=losses(budget, price),
         gpu_hours_per_day=sum(r["gpu_hours_per_day"] for r in budget),
+        logged=logged(store.rows("goodput", day, day)),
         quality=quality,
         price=price,
         is_short=usual is not None and len(today) < limits.few_jobs_ratio * usual,
@@ -155,6 +170,19 @@ def losses(budget: Sequence[Row], price: Price | None) -> tuple[Loss, ...]:
             parts[row["rule"] or row["part"]].append(row)
     found = [_loss(cause, rows, price) for cause, rows in parts.items()]
     return tuple(sorted(found, key=lambda loss: (-loss.gpu_hours_per_day, loss.cause)))
+
+
+def logged(goodput: Sequence[Row]) -> tuple[Logged, ...]:
+    """GPU-hours of training logs by part, of the runs whose GPUs' number is known."""
+    parts: dict[str, list[Row]] = defaultdict(list)
+    for row in goodput:
+        if row["gpu_hours"] is not None:
+            parts[row["part"]].append(row)
+    found = [
+        Logged(part=part, gpu_hours=sum(r["gpu_hours"] for r in rows), runs_count=_runs_count(rows))
+        for part, rows in parts.items()
+    ]
+    return tuple(sorted(found, key=lambda p: (p.part != "productive", -p.gpu_hours, p.part)))
 
 
 def _loss(cause: str, rows: Sequence[Row], price: Price | None) -> Loss:

@@ -1,17 +1,18 @@
-"""Repeat offenders: hosts, GPUs and ports on which findings lie more often than on others.
+"""Repeat offenders: hosts, GPUs, ports and racks on which findings lie more often than on others.
 
 A place that is used more has more findings by chance alone, and among thousands of places some
 have many. So each is compared with what the others' rate would give for as often as it was used
-(binomial), and the false discovery rate over all places is held (Benjamini and Hochberg). Runs of
-one job on one night share their causes and are not independent: ``min_bad_count`` and the rate's
-pseudo-count stand against that, and docs/fleet.md names it as a limit.
+(binomial), over the last two nights and over four weeks, and in each the false discovery rate over
+all places is held (Benjamini and Hochberg). Runs of one job on one night share their causes: on
+each place they count once, as bad where one of them is, and as likely to be as all of them
+together.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -21,7 +22,10 @@ from tracekit.stats import false_discovery
 
 Row = Mapping[str, Any]
 KINDS = ("gpu", "link", "host")
-"""Narrowest first."""
+"""Those that have a table, narrowest first."""
+SHOWN_RUNS = 3
+Families = Mapping[str, str | None]
+"""Family of each run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,7 @@ class Offender:
     bad_count: int
     runs_count: int
     others_ratio: float
-    """Part of the others' runs with a finding on them."""
+    """Part of the others' runs with a finding on them; of a rack, of other racks' hosts."""
     q_value: float
     days: int
     """Over how many days it was counted."""
@@ -46,6 +50,8 @@ class Offender:
     runs: tuple[str, ...]
     """The last bad runs, for their reports."""
     is_new: bool
+    hosts: tuple[tuple[str, int], ...] = ()
+    """Of a rack: its hosts with findings and in how many runs, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class _Place:
     kind: str
     name: str
     runs: tuple[Row, ...]
-    """In the order in which they ran, by date."""
+    """In the order in which they ran, by date. Of a rack, those of its hosts."""
 
     @property
     def bad(self) -> tuple[Row, ...]:
@@ -63,6 +69,28 @@ class _Place:
     def count(self) -> int:
         return len(self.runs)
 
+    @property
+    def bad_hosts(self) -> tuple[tuple[str, int], ...]:
+        """Hosts of a rack with findings, and in how many runs: the worst first."""
+        if self.kind != "rack":
+            return ()
+        counts = Counter(r["host"] for r in self.bad)
+        return tuple(sorted(counts.items(), key=lambda c: (-c[1], c[0])))
+
+    def cases(self, families: Families) -> list[tuple[bool, int]]:
+        """Of each job's night here whether a finding lies on it, and how many rows it has.
+
+        Without the worst host of a rack: what lies on one host alone is that host's.
+        """
+        worst = self.bad_hosts[0][0] if self.bad_hosts else None
+        found: dict[tuple[str, str], tuple[bool, int]] = {}
+        for row in self.runs:
+            if worst is None or row["host"] != worst:
+                key = (row["date"], families.get(row["run"]) or row["run"])
+                is_bad, count = found.get(key, (False, 0))
+                found[key] = (is_bad or bool(row["rules"]), count + 1)
+        return [*found.values()]
+
     def since(self) -> str:
         """The date from which on its rate differs most from the one before (likelihood)."""
         is_bad = [bool(r["rules"]) for r in self.runs]
@@ -71,57 +99,98 @@ class _Place:
         return str(self.runs[start]["date"])
 
 
-def offenders(places: Mapping[str, Sequence[Row]], limits: Limits, until: str) -> list[Offender]:
+def offenders(
+    places: Mapping[str, Sequence[Row]], families: Families, limits: Limits, until: str
+) -> list[Offender]:
     """Offenders among the rows of the tables ``host``, ``gpu`` and ``link`` by kind, up to a date.
 
-    New is what the rows before that date did not show.
+    ``families`` says which runs are of one job. New is what the rows before that date did not show.
     """
     before = {k: [r for r in rows if r["date"] < until] for k, rows in places.items()}
-    yesterday = (date.fromisoformat(until) - timedelta(days=1)).isoformat()
-    known = {(o.kind, o.name) for o in _found(before, limits, yesterday, set())}
-    return _found(places, limits, until, known)
+    yesterday = _days_before(until, 1)
+    known = {(o.kind, o.name) for o in _found(before, families, limits, yesterday, set())}
+    return _found(places, families, limits, until, known)
+
+
+def _days_before(day: str, count: int) -> str:
+    return (date.fromisoformat(day) - timedelta(days=count)).isoformat()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    place: _Place
+    days: int
+    others_ratio: float
+    p_value: float
 
 
 def _found(
     places: Mapping[str, Sequence[Row]],
+    families: Families,
     limits: Limits,
     until: str,
     known: set[tuple[str, str]],
 ) -> list[Offender]:
-    tests: list[tuple[_Place, int, float]] = []
-    p_values: list[float] = []
-    for days in sorted({limits.recent_days, limits.window_days}):
-        first = (date.fromisoformat(until) - timedelta(days=days - 1)).isoformat()
-        for kind in KINDS:
-            rows = [r for r in places.get(kind, ()) if first <= r["date"] <= until]
-            listed = _places(kind, rows)
-            bad, count = sum(len(p.bad) for p in listed), sum(p.count for p in listed)
-            for place in listed:
-                # One finding and one clean run more than were seen: others that were never bad
-                # are not known never to be.
-                others = (bad - len(place.bad) + 1) / (count - place.count + 2)
-                tests.append((place, days, others))
-                p_values.append(at_least(len(place.bad), place.count, others))
-    recent = (date.fromisoformat(until) - timedelta(days=limits.recent_days - 1)).isoformat()
+    racked = [{**r, "rack": rack} for r in places.get("host", ()) if (rack := r.get("rack"))]
+    rows = {**{kind: places.get(kind, ()) for kind in KINDS}, "rack": racked}
+    recent = _days_before(until, limits.quiet_days - 1)
     best: dict[tuple[str, str], Offender] = {}
-    for (place, days, others), q in zip(tests, false_discovery(p_values), strict=True):
-        key = (place.kind, place.name)
-        is_one = (
-            q <= limits.max_q
-            and len(place.bad) >= limits.min_bad_count
-            and max(r["date"] for r in place.bad) >= recent  # else drained, or repaired
-        )
-        # Of both spans the longer one says more, where both tell.
-        if is_one and (key not in best or days > best[key].days):
-            best[key] = _offender(place, days, others, q, key not in known)
+    tests: list[_Tested] = []
+    for days in sorted({limits.recent_days, limits.window_days}):
+        tested = [
+            t
+            for kind, of_kind in rows.items()
+            for t in _tested(kind, of_kind, days, families, limits, until)
+        ]
+        tests += tested
+        for one, q in zip(tested, false_discovery([t.p_value for t in tested]), strict=True):
+            key = (one.place.kind, one.place.name)
+            # Of both spans the longer one says more, where both tell. Without a bad run of late it
+            # was drained, or repaired.
+            if q <= limits.max_q and max(r["date"] for r in one.place.bad) >= recent:
+                best[key] = _offender(one, q, key not in known)
     narrowest = _narrowest([*best.values()], tests, limits)
     return sorted(narrowest, key=lambda o: (o.q_value, -o.bad_count, o.kind, o.name))
 
 
-def _places(kind: str, rows: Sequence[Row]) -> list[_Place]:
+def _tested(
+    kind: str, rows: Sequence[Row], days: int, families: Families, limits: Limits, until: str
+) -> list[_Tested]:
+    """Every place of a kind over so many days, against the others of its kind."""
+    whole = _places(kind, rows, _days_before(until, limits.window_days - 1), until)
+    usual = {p.name: ratio for p, ratio in _others(whole, None)}
+    listed = _places(kind, rows, _days_before(until, days - 1), until)
+    tests = []
+    for place, ratio in _others(listed, usual if days < limits.window_days else None):
+        cases = place.cases(families)
+        bad_count = sum(is_bad for is_bad, _ in cases)
+        p_value = 1.0
+        if bad_count >= limits.min_bad_count:
+            p_value = at_least(bad_count, [1 - (1 - ratio) ** count for _, count in cases])
+        tests.append(_Tested(place, days, ratio, p_value))
+    return tests
+
+
+def _others(
+    places: Sequence[_Place], usual: Mapping[str, float] | None
+) -> Iterator[tuple[_Place, float]]:
+    """Each place, and how often others of its kind are bad.
+
+    With one finding and one clean run more than were seen: others that were never bad are not known
+    never to be. Where the rate over a longer time is known (``usual``), that finding comes with as
+    many runs as there it takes: two nights alone tell a rate badly.
+    """
+    bad, count = sum(len(p.bad) for p in places), sum(p.count for p in places)
+    for place in places:
+        more = 2.0 if usual is None else 1 / usual[place.name]
+        yield place, (bad - len(place.bad) + 1) / (count - place.count + more)
+
+
+def _places(kind: str, rows: Sequence[Row], first: str, until: str) -> list[_Place]:
     by_name: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        by_name[row[kind]].append(row)
+        if first <= row["date"] <= until:
+            by_name[row[kind]].append(row)
     return [
         _Place(kind, name, tuple(sorted(place_rows, key=lambda r: (r["date"], r["run"]))))
         for name, place_rows in sorted(by_name.items())
@@ -136,7 +205,8 @@ def _fit(is_bad: Sequence[bool]) -> float:
     return bad * math.log(bad / count) + (count - bad) * math.log1p(-bad / count)
 
 
-def _offender(place: _Place, days: int, others: float, q: float, is_new: bool) -> Offender:
+def _offender(one: _Tested, q: float, is_new: bool) -> Offender:
+    place = one.place
     bad = place.bad
     counts: dict[str, int] = defaultdict(int)
     for row in bad:
@@ -147,54 +217,56 @@ def _offender(place: _Place, days: int, others: float, q: float, is_new: bool) -
         kind=place.kind,
         name=place.name,
         since=place.since(),
-        bad_count=len(bad),
-        runs_count=place.count,
-        others_ratio=others,
+        bad_count=len({r["run"] for r in bad}),
+        runs_count=len({r["run"] for r in place.runs}),
+        others_ratio=one.others_ratio,
         q_value=q,
-        days=days,
+        days=one.days,
         rules=tuple(sorted(counts, key=lambda r: (-counts[r], r))),
         gpu_hours_per_day=max(costs, default=None),
-        runs=tuple(r["run"] for r in bad[-3:]),
+        runs=tuple(dict.fromkeys(r["run"] for r in bad))[-SHOWN_RUNS:],
         is_new=is_new,
+        hosts=place.bad_hosts,
     )
 
 
 def _narrowest(
-    candidates: Sequence[Offender],
-    tests: Sequence[tuple[_Place, int, float]],
-    limits: Limits,
+    candidates: Sequence[Offender], tests: Sequence[_Tested], limits: Limits
 ) -> list[Offender]:
-    """Of offenders whose bad runs are nearly the same ones, the narrowest."""
-    bad = {
-        (place.kind, place.name, days): {r["run"] for r in place.bad} for place, days, _ in tests
-    }
+    """Of offenders whose bad runs are nearly the same ones, the narrowest; and of a rack that
+    stands out without its worst host, no host apart: its sentence names them."""
+    bad = {(t.place.kind, t.place.name, t.days): {r["run"] for r in t.place.bad} for t in tests}
 
     def runs(offender: Offender, days: int) -> set[str]:
         return bad.get((offender.kind, offender.name, days), set())
 
+    racks = [o for o in candidates if o.kind == "rack"]
+    hosts_told = {host for rack in racks for host, _ in rack.hosts}
     narrowest: list[Offender] = []
-    for offender in sorted(candidates, key=lambda o: (KINDS.index(o.kind), o.name)):
+    for offender in sorted(
+        (o for o in candidates if o.kind != "rack"), key=lambda o: (KINDS.index(o.kind), o.name)
+    ):
         bad_runs = runs(offender, offender.days)
-        is_told = any(
+        is_told = (offender.kind == "host" and offender.name in hosts_told) or any(
             other.kind != offender.kind
             and len(bad_runs & runs(other, offender.days)) >= limits.same_runs_ratio * len(bad_runs)
             for other in narrowest
         )
         if not is_told:
             narrowest.append(offender)
-    return narrowest
+    return narrowest + racks
 
 
-def at_least(bad: int, count: int, ratio: float) -> float:
-    """Chance of so many of so many runs where each has a finding by that chance (binomial)."""
+def at_least(bad: int, chances: Sequence[float]) -> float:
+    """Chance that so many of these come true, each by its own (Poisson binomial; where all are
+    equal, the binomial one)."""
     if bad <= 0:
         return 1.0
-    if ratio >= 1:
-        return 1.0
-    log, log_not = math.log(ratio), math.log1p(-ratio)
-
-    def exactly(k: int) -> float:
-        ways = math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-        return math.exp(ways + k * log + (count - k) * log_not)
-
-    return min(1.0, math.fsum(exactly(k) for k in range(bad, count + 1)))
+    # Chance of exactly 0, 1, ... so far; the last is of so many or more, and is only added to.
+    exactly = [1.0] + [0.0] * bad
+    for chance in chances:
+        exactly[bad] += exactly[bad - 1] * chance
+        for k in range(bad - 1, 0, -1):
+            exactly[k] += (exactly[k - 1] - exactly[k]) * chance
+        exactly[0] *= 1 - chance
+    return min(1.0, exactly[bad])

@@ -185,7 +185,7 @@ def _beyond_chance(told: Sequence[_Changed], series: Series, limits: Limits) -> 
                 1.0,
                 limits.window_days
                 * c.tried_count
-                * at_least(c.slow_count, c.told.after_count, ratio),
+                * at_least(c.slow_count, [ratio] * c.told.after_count),
             )
             if (c := changed.get(name))
             else 1.0

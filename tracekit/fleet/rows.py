@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracekit.derive.placement.hosts import canonical
 from tracekit.fleet.lake import Card
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ PLACE_OWNERS = ("hardware", "network", "platform")
 """Whose findings lie on machines and links: drain or repair, not change of a program."""
 HOURS_A_DAY = 24.0
 NS_PER_S = 1e9
+NS_PER_HOUR = 3.6e12
 
 
 def family_of(card: Card) -> str | None:
@@ -45,12 +47,13 @@ def rows_of(card: Card, run: OpenRun, report: Report) -> dict[str, list[Row]]:
         "job": [_job(card, report)],
         "step": _steps(run),
         "rank": ranks,
-        "host": _hosts(card, ranks, findings),
+        "host": _hosts(card, ranks, findings, _racks(run)),
         "gpu": _gpus(ranks, names, findings),
         "link": _links(run, findings),
         "collective": _collectives(report),
         "finding": [_finding(f, report) for f in findings],
         "budget": _budget(card, run, report),
+        "goodput": _goodput(run, report),
     }
     run_key = {"date": card.date, "run": card.name}
     return {name: [{**run_key, **row} for row in rows] for name, rows in tables.items()}
@@ -169,7 +172,21 @@ def _places(named: Iterable[tuple[str, Finding]]) -> dict[str, Row]:
 _CLEAN: Row = {"rules": [], "gpu_hours_per_day": None}
 
 
-def _hosts(card: Card, ranks: Sequence[Row], findings: Sequence[Finding]) -> list[Row]:
+def _racks(run: OpenRun) -> dict[str, str]:
+    """The rack of each host that one is known of."""
+    stated = {canonical(e.host): e for e in run.job.host} if run.job is not None else {}
+    leaves: dict[str, set[str]] = defaultdict(set)
+    if "fabric_link" in run.run.tables:
+        for row in run.answers.rows("fabric_leaves"):
+            leaves[canonical(row["host"])].add(row["leaf"])
+    leaves |= {host: {entry.leaf} for host, entry in stated.items() if entry.leaf is not None}
+    switches = {host: f"below {min(of)}" for host, of in leaves.items() if len(of) == 1}
+    return switches | {h: entry.rack for h, entry in stated.items() if entry.rack is not None}
+
+
+def _hosts(
+    card: Card, ranks: Sequence[Row], findings: Sequence[Finding], racks: Mapping[str, str]
+) -> list[Row]:
     """Every host of the run; a finding that names more than half of them lies on none."""
     everybody = set(card.hosts)
     most = max(1, len(everybody) // 2)
@@ -183,7 +200,12 @@ def _hosts(card: Card, ranks: Sequence[Row], findings: Sequence[Finding]) -> lis
     for row in ranks:
         counts[row["host"]] += 1
     return [
-        {"host": host, "ranks_count": counts.get(host, 0), **places.get(host, _CLEAN)}
+        {
+            "host": host,
+            "rack": racks.get(canonical(host)),
+            "ranks_count": counts.get(host, 0),
+            **places.get(host, _CLEAN),
+        }
         for host in sorted(everybody | set(places))
     ]
 
@@ -254,6 +276,21 @@ def _finding(finding: Finding, report: Report) -> Row:
         "gpu_hours_per_day": finding.impact.gpu_hours_per_day,
         "summary": finding.summary,
     }
+
+
+def _goodput(run: OpenRun, report: Report) -> list[Row]:
+    """Parts of what the job's training log spans; none without one."""
+    if "logged_step" not in run.run.tables:
+        return []
+    world = report.document.run.world_size
+    return [
+        {
+            "part": row["part"],
+            "spent_s": row["spent_ns"] / NS_PER_S,
+            "gpu_hours": row["spent_ns"] / NS_PER_HOUR * world if world else None,
+        }
+        for row in run.answers.rows("goodput")
+    ]
 
 
 def _budget(card: Card, run: OpenRun, report: Report) -> list[Row]:

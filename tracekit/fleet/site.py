@@ -104,8 +104,9 @@ def _written(
     }
     pages |= place_pages({kind: store.rows(kind, first, day) for kind, _, _ in KINDS}, known)
     pages["runs.html"] = _runs(jobs, known)
+    logs = _logs(store.rows("goodput", first, day), known)
     pages["index.html"] = _index(
-        store.rows("budget", first, day), jobs, changes, known, _named(night, pages, made)
+        store.rows("budget", first, day), jobs, changes, known, _named(night, pages, made), logs
     )
     own = {*pages, *made.pages.values()}
     _mark(folder, earlier.pages | own, made.made)
@@ -164,8 +165,10 @@ def _index(
     changes: Mapping[str, FamilyChange],
     known: Known,
     named: Sequence[tuple[str, str]],
+    logs: Mapping[str, Any],
 ) -> str:
-    """The first page; ``named`` are the pages of what the night names."""
+    """The first page; ``named`` are the pages of what the night names, ``logs`` its part about
+    training logs."""
     from tracekit.dashboards import fleet_figures, look
 
     night = known.night
@@ -203,6 +206,7 @@ def _index(
             },
             {"name": "losses", "title": "What the nights lost", "figure": drawn},
             _lost(night),
+            *([logs] if logs["rows"] else []),
             {
                 "name": "data",
                 "title": "What was not seen",
@@ -241,6 +245,49 @@ def _lost(night: Night) -> dict[str, Any]:
         "title": f"What the night of {night.date} lost",
         "columns": columns,
         "rows": rows,
+    }
+
+
+_LOGGED = ("productive", "slow", "periodic", "stalled", "repeated", "down")
+"""Parts of the query goodput."""
+
+
+def _logs(goodput: Sequence[Row], known: Known) -> dict[str, Any]:
+    """Where the time of each run with a training log went, the last first."""
+    by_run: dict[str, dict[str, Row]] = defaultdict(dict)
+    for row in goodput:
+        by_run[row["run"]][row["part"]] = row
+    rows: list[list[Any]] = []
+    for run in sorted(by_run, key=lambda r: (known.jobs[r]["date"], r), reverse=True):
+        parts, job = by_run[run], known.jobs[run]
+        total_s = sum(p["spent_s"] for p in parts.values())
+        hours = [p["gpu_hours"] for p in parts.values() if p["gpu_hours"] is not None]
+        of = {name: parts[name]["spent_s"] / total_s for name in _LOGGED if name in parts}
+        rows.append(
+            [
+                job["date"],
+                linked(known.reports.pages.get(run), safe(run)),
+                linked(known.family_pages.get(job["family"] or ""), safe(job["job_name"] or "-")),
+                (f"{sum(hours):,.0f}", sum(hours)) if hours else "",
+                *((share(of[name]), of[name]) if name in of else "" for name in _LOGGED),
+            ]
+        )
+    left = len(rows) - MAX_ROWS
+    return {
+        "name": "logged",
+        "title": "Where the time of jobs went, by their training logs",
+        "texts": [
+            "From a log's first line to its last; a log that several runs have counts in each."
+            + (f" And {left:,} earlier ones." if left > 0 else "")
+        ],
+        "columns": [
+            ("Date", "day"),
+            ("Run", "name"),
+            ("Job", "name"),
+            ("GPU-hours", "n"),
+            *((name.capitalize(), "n") for name in _LOGGED),
+        ],
+        "rows": rows[:MAX_ROWS],
     }
 
 

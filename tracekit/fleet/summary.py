@@ -26,7 +26,7 @@ LEAST_LOSS_RATIO = 0.001
 """What costs less of a night's GPU-hours is not told."""
 SHOWN_REASON = 160
 """Characters of why a run failed."""
-NOUNS = {"host": "Host", "gpu": "GPU", "link": "Port"}
+NOUNS = {"host": "Host", "gpu": "GPU", "link": "Port", "rack": "Rack"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def told(night: Night) -> list[Told]:
     return slower + offending
 
 
-_NOTHING = "Nothing got slower, and no host, GPU or port stands out."
+_NOTHING = "Nothing got slower, and no host, GPU, port or rack stands out."
 
 
 def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
@@ -85,6 +85,7 @@ def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
     if not said:
         parts.append(_NOTHING)
     parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
+    parts += [f"{'LOGGED':<10}{line}" for line in logged_lines(night)]
     parts += [f"{'DATA':<10}{line}" for line in data_lines(night)]
     runs = [one.run for one in said if one.run is not None]
     if links is not None:
@@ -115,6 +116,7 @@ def to_markdown(night: Night, links: Links | None = None) -> str:
     if not said:
         lines.append(_NOTHING)
     lines += [f"- lost: {escaped(line)}" for line in _losses(night)]
+    lines += [f"- logged: {escaped(line)}" for line in logged_lines(night)]
     lines += [f"- data: {escaped(line)}" for line in data_lines(night)]
     if links is not None:
         lines += ["", f"[The fleet's pages](<{links.index}>)"]
@@ -202,11 +204,16 @@ def offender_sentence(offender: Offender) -> str:
     cost = ""
     if offender.gpu_hours_per_day is not None:
         cost = f", up to {offender.gpu_hours_per_day:,.0f} GPU-hours a day"
+    others = "others"
+    if offender.hosts:
+        told = some([f"{safe(host)} {count}" for host, count in offender.hosts], SHOWN_NAMES)
+        cost += f": {told}"
+        others = "hosts of others"
     return (
         f"{NOUNS[offender.kind]} {safe(offender.name)}: {', '.join(offender.rules[:3])} in "
         f"{offender.bad_count} of its {plural(offender.runs_count, 'run')} in "
         f"{plural(offender.days, 'day')}, since {offender.since}{cost} "
-        f"(others {share(offender.others_ratio)} of runs, q {offender.q_value:.1g})."
+        f"({others} {share(offender.others_ratio)} of runs, q {offender.q_value:.1g})."
     )
 
 
@@ -222,6 +229,20 @@ def _losses(night: Night) -> list[str]:
         for loss in night.losses[:SHOWN_LOSSES]
         if loss.gpu_hours_per_day >= LEAST_LOSS_RATIO * total
     ]
+
+
+def logged_lines(night: Night) -> list[str]:
+    """What the training logs say of the time that they span; nothing without one."""
+    total = sum(p.gpu_hours for p in night.logged)
+    if total <= 0:
+        return []
+    parts = [
+        f"{p.part} {share(p.gpu_hours / total)}"
+        for p in night.logged
+        if p.part == "productive" or p.gpu_hours >= LEAST_LOSS_RATIO * total
+    ]
+    runs_count = max(p.runs_count for p in night.logged)
+    return [f"{total:,.0f} GPU-hours by {plural(runs_count, 'training log')}: {', '.join(parts)}"]
 
 
 def energy_words(loss: Loss) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracekit.schema import Column, Table
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised when rows of a run would come out otherwise; part of what the ledger compares."""
 
 
@@ -86,6 +86,12 @@ TABLES = (
         "A host's part in a run, and whether a finding lies on it.",
         ("host",),
         _c("host", "VARCHAR", "Canonical host."),
+        _c(
+            "rack",
+            "VARCHAR",
+            "Its rack by the job description; else its leaf switch, where it has only one; "
+            "null: neither is known.",
+        ),
         _c("ranks_count", "INTEGER", "Its ranks with a trace."),
         _c("rules", "VARCHAR[]", "Rules of findings on it alone or nearly so, sorted."),
         *_COST,
@@ -116,6 +122,18 @@ TABLES = (
         _c("calls_per_step", "DOUBLE", "Calls of a rank in a step."),
         _c("bytes_per_step", "DOUBLE", "Bytes that it sends; null where unknowable."),
         _c("expected_bytes", "DOUBLE", "Bytes that the layout needs; null when unknown."),
+    ),
+    _table(
+        "goodput",
+        "Where the time of a job went from the first to the last line of its training log.",
+        ("part",),
+        _c(
+            "part",
+            "VARCHAR",
+            "productive, slow, periodic, stalled, repeated or down, as in the query goodput.",
+        ),
+        _c("spent_s", "DOUBLE", "Time in it."),
+        _c("gpu_hours", "DOUBLE", "All GPUs' hours in it; null: their number is unknown."),
     ),
     _table(
         "finding",

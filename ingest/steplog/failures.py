@@ -6,8 +6,9 @@ hold what programs were given, secrets too.
 
 Rows are ``log_event`` of these codes: ``python-exception``, ``fatal-signal`` (faulthandler, and
 PyTorch's watchdog where it ends its process for a CUDA error),
-``worker-exit`` (torchrun's line when it sees a worker fail), ``worker-failed`` (an entry of its
-summary), ``task-ended`` and ``job-cancelled`` (srun, slurmstepd) and ``oom-kill`` (kernel).
+``worker-exit`` (torchrun's, DeepSpeed's or Lightning's line when it sees a worker fail),
+``worker-failed`` (an entry of torchrun's summary, what mpirun says of the first), ``task-ended``
+and ``job-cancelled`` (srun, slurmstepd, a shell) and ``oom-kill`` (kernel).
 ``round`` counts the launches that one file tells of, from 0.
 """
 
@@ -28,6 +29,8 @@ _WATCHDOG = b"atchdog thread terminated with exception: CUDA error"
 WORDS = (
     b"Traceback (most", b"(exitcode: ", b"Root Cause (first", b"Failures:", b"srun: error",
     b"slurmstepd: ", b"Killed process ", b"Fatal Python error", _WATCHDOG, *_CHAINS,
+    b"mpirun noticed that", b"mpiexec noticed that", b"Process name: [[", b"Exit code: ",
+    b"exits with return code = ", b"Child process with PID ", b": line ",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -41,6 +44,7 @@ MAX_FRAMES = 2000
 
 _RANK = re.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
 _LOCAL = re.compile(rb"\[default(\d{1,5})\]")
+_MPI_RANK = re.compile(rb"\[\d{1,7},(\d{1,7})\]<std(?:out|err)>")
 _TASK = re.compile(rb"\s*(\d{1,7}): ")
 _TRACEBACK = b"Traceback (most recent call last):"
 _FRAME = re.compile(rb'\s+File "([^"]{1,1000})", line (\d{1,9}), in ([\w<>.]{1,80})')
@@ -56,6 +60,20 @@ _ENTRY_HEAD = re.compile(rb"\[\d{1,7}\]:$")
 _ENTRY_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _ENTRY_RANK = re.compile(rb"(\d{1,9}) \(local_rank: (\d{1,5})\)")
 _ENTRY_CODE = re.compile(rb"(-?\d{1,5}) \(pid: (\d{1,10})\)")
+_MPI_SIGNAL = re.compile(
+    rb"noticed that process rank (\d{1,7}) with PID (\d{1,10}) on node ([\w.-]{1,200}) exited on "
+    rb"signal (\d{1,2})"
+)
+_MPI_FIRST = re.compile(rb"Process name: \[\[\d{1,10},\d{1,10}\],(\d{1,7})\]")
+_MPI_CODE = re.compile(rb"\s*Exit code: +(\d{1,3})\s*$")
+_DEEPSPEED = re.compile(rb"exits with return code = (-?\d{1,5})\s*$")
+_LOCAL_ARGUMENT = re.compile(rb"--local_rank=(\d{1,5})\b")
+_LIGHTNING = re.compile(
+    rb"\[rank: (\d{1,5})\] Child process with PID (\d{1,10}) terminated with code (-?\d{1,5})\."
+)
+_SHELL = re.compile(
+    rb": line \d{1,7}: +(\d{1,10}) (Killed|Segmentation fault|Bus error|Aborted|Terminated)\b"
+)
 _SRUN = re.compile(rb"srun: error: ([\w.-]{1,200}): tasks? ([\d,\[\]-]{1,200}): (.{1,80})")
 _SLURM = re.compile(
     rb"slurmstepd: (?:error: )?(?:([\w.-]{1,200}): )?.{0,20}?"
@@ -149,6 +167,8 @@ class FailureReader:
         self._open: dict[bytes, _Traceback] = {}
         self._chained: set[bytes] = set()
         self._entry: _Entry | None = None
+        self._mpi: tuple[int, int] | None = None
+        """Place and rank of the process that mpirun is about to say the exit code of."""
         self._section: bool | None = None
         """In torchrun's summary: whether in the part of the first failure."""
 
@@ -215,6 +235,32 @@ class FailureReader:
         elif (at := line.find(_WATCHDOG)) >= 0 and (cuda := _CUDA.search(line, at)):
             told = [*_who(line[:at]), "signal=SIGABRT", f"cuda={cuda[1].decode()}"]
             self._add(place, "fatal-signal", told)
+        else:
+            self._launchers(line, place)
+
+    def _launchers(self, line: bytes, place: int) -> None:
+        """What mpirun, DeepSpeed's and Lightning's launchers and shells say of a process."""
+        if left := _MPI_SIGNAL.search(line):
+            fields = [f"rank={int(left[1])}", *_host(left[3]), *_ended(b"-" + left[4])]
+            told = [*fields, f"pid={int(left[2])}", "is_root=1"]
+            self._add(place, "worker-failed", told, is_said_after=True)
+        elif first := _MPI_FIRST.search(line):
+            self._mpi = place, int(first[1])
+        elif self._mpi is not None and (code := _MPI_CODE.match(line)):
+            (at, rank), self._mpi = self._mpi, None
+            fields = [f"rank={rank}", *_ended(code[1]), "is_root=1"]
+            self._add(at, "worker-failed", fields, is_said_after=True)
+        elif left := _DEEPSPEED.search(line):
+            local = _LOCAL_ARGUMENT.search(line)  # the rest of its command line is not looked at
+            fields = [f"local_rank={int(local[1])}"] if local else []
+            self._add(place, "worker-exit", ["agent=0", *fields, *_ended(left[1])])
+        elif left := _LIGHTNING.search(line):
+            fields = ["agent=0", f"local_rank={int(left[1])}", *_ended(left[3])]
+            self._add(place, "worker-exit", [*fields, f"pid={int(left[2])}"])
+        elif left := _SHELL.search(line):
+            self._add(
+                place, "task-ended", [*_how(left[2]), f"pid={int(left[1])}"], is_said_after=True
+            )
 
     def _continue(self, line: bytes) -> None:
         lengths = sorted({len(p) for p in self._open}, reverse=True)
@@ -382,6 +428,8 @@ def _who(prefix: bytes) -> list[str]:
     for name, pattern in (("rank", _RANK), ("local_rank", _LOCAL)):
         if part := pattern.search(prefix):
             who.append(f"{name}={int(part[1])}")
+    if not who and (part := _MPI_RANK.search(prefix)):
+        who.append(f"rank={int(part[1])}")
     if not who and (part := _TASK.match(prefix)):
         who.append(f"task={int(part[1])}")
     return who

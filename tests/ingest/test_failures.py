@@ -138,10 +138,43 @@ def test_tracebacks_printed_into_each_other_are_taken_apart_by_rank() -> None:
             {"code": "fatal-signal", "rank": "3", "signal": "SIGABRT",
              "cuda": "an illegal memory access"},
         ),
+        (
+            "mpirun noticed that process rank 5 with PID 31337 on node gpu-2 exited on signal 9 "
+            "(Killed).",
+            {"code": "worker-failed", "rank": "5", "host": "gpu-2", "signal": "SIGKILL",
+             "pid": "31337", "is_root": "1"},
+        ),
+        (
+            "  Process name: [[24063,1],3]\n  Exit code:    1",
+            {"code": "worker-failed", "rank": "3", "exit_code": "1", "is_root": "1"},
+        ),
+        (
+            "[2023-05-10 10:22:34,300] [ERROR] [launch.py:434:sigkill_handler] ['/usr/bin/python', "
+            "'-u', 't.py', '--local_rank=1', '--token=hunter2'] exits with return code = -9",
+            {"code": "worker-exit", "agent": "0", "local_rank": "1", "signal": "SIGKILL"},
+        ),
+        (
+            "[rank: 1] Child process with PID 2231 terminated with code -11. Forcefully",
+            {"code": "worker-exit", "agent": "0", "local_rank": "1", "signal": "SIGSEGV",
+             "pid": "2231"},
+        ),
+        (
+            "/var/spool/slurmd/job00191/slurm_script: line 28:  8156 Killed     python3 main.py",
+            {"code": "task-ended", "signal": "SIGKILL", "pid": "8156"},
+        ),
     ],
 )  # fmt: skip
 def test_lines_of_schedulers_and_kernels(line: str, told: dict[str, str]) -> None:
     assert events(line + "\n") == [told | {"round": "0"}]
+
+
+def test_mpirun_s_tag_is_the_rank_of_a_traceback() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 61, in main\n    raise ValueError\nValueError: x\n'
+    )
+    (event,) = events("".join(f"[1,3]<stderr>:{line}\n" for line in text.splitlines()))
+    assert (event["code"], event["rank"], event["line"]) == ("python-exception", "3", "61")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +185,9 @@ def test_lines_of_schedulers_and_kernels(line: str, told: dict[str, str]) -> Non
         "Failures: 0 of 12 tests",
         "slurmstepd: info: fine",
         "loss (exitcode: none)",
+        "  Exit code:    1",  # of what, nothing says
+        "train.py: line 28: 8156 Killers",
+        "it exits with return code = 1 sometimes",
         # A timeout is a hang of its group, and no failure of the rank that tells it.
         "[rank0]:[E1 x] [Rank 0] Process group watchdog thread terminated with exception: [Rank 0] "
         "Watchdog caught collective operation timeout",

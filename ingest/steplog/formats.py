@@ -56,20 +56,21 @@ class StepFormat:
 FORMATS: tuple[StepFormat, ...] = (
     StepFormat(
         "megatron",
-        ("elapsed time per iteration (",),
-        r"iteration +(?P<step>\d+)/ *(?P<total>\d+) \|",
+        ("elapsed time per iteration (", "elapsed_time_per_iteration_ms="),
+        r"iteration(?: |= ) *(?P<step>\d+)/ *(?P<total>\d+) \|",
         "Megatron-LM, Megatron-DeepSpeed, GPT-NeoX and what is built on them (training_log)",
         is_averaged=True,
         fields=(
-            ("dur_ms", r"time per iteration \(ms\): ([\d.]+)"),
+            # With underscores and equals signs in ALCF's Megatron-DeepSpeed.
+            ("dur_ms", r"time(?: per iteration \(ms\): |_per_iteration_ms=)([\d.]+)"),
             ("dur_s", r"time per iteration \(s\): ([\d.]+)"),
-            ("samples", r"consumed samples: +(\d+)"),
-            ("tokens", r"consumed tokens: +(\d+)"),
+            ("samples", r"consumed[ _]samples[:=] *(\d+)"),
+            ("tokens", r"consumed[ _]tokens[:=] *(\d+)"),
             ("tflops", r"\(TFLOP/s/GPU\): ([\d.]+)"),
             # Without colons until 2020, and with an underscore in GPT-NeoX.
-            ("learning_rate", rf"\| learning rate:? ({_NUMBER})"),
-            ("loss", rf"lm[ _]loss:? ({_NUMBER})"),
-            ("grad_norm", rf"grad norm: ({_NUMBER})"),
+            ("learning_rate", rf"\| learning[ _]rate(?:[:=] ?| )({_NUMBER})"),
+            ("loss", rf"lm[ _]loss(?:[:=] ?| )({_NUMBER})"),
+            ("grad_norm", rf"grad[ _]norm[:=] ?({_NUMBER})"),
         ),
         quick=r"^(?:[0-9]+:)? *(?:\[(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}) "
         r"(?P<clock>[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.(?P<fraction>[0-9]{1,9}))?\] *)?"
@@ -163,6 +164,13 @@ FORMATS: tuple[StepFormat, ...] = (
         rf"\bglobal step (?P<step>\d+): loss = (?P<loss>{_NUMBER}|nan) "
         r"\((?P<dur_s>[\d.]+) sec/step\)",
         "TensorFlow's slim (learning.train)",
+    ),
+    StepFormat(
+        "tf_tutorial",
+        (" sec/batch)",),
+        rf"\bstep (?P<step>\d+), loss = (?P<loss>{_NUMBER}|nan) "
+        r"\([\d.]+ examples/sec; (?P<dur_s>[\d.]+) sec/batch\)",
+        "TensorFlow's tutorials and Inception (cifar10_train, inception_train)",
     ),
     StepFormat(
         "tqdm",

@@ -32,6 +32,11 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "model_flops_per_s": 412e12, "time_ns": 1_714_557_600 * 10**9,
         },
     ),
+    "tf_tutorial": (
+        "2024-05-01 10:00:00.500000: step 2720, loss = 2.63 (68.5 examples/sec; 3.740 sec/batch)",
+        {"step": 2720, "loss": 2.63, "dur_ns": 3_740_000_000,
+         "time_ns": 1_714_557_600_500 * 10**6},
+    ),
     "nanogpt": (
         "iter 100: loss 3.2512, time 135.22ms, mfu 12.50%",
         {"step": 100, "dur_ns": 135_220_000, "loss": 3.2512, "mfu_ratio": 0.125, "time_ns": None},
@@ -112,6 +117,15 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         " iteration      100/  320000 | elapsed time per iteration (ms): 500.0 | learning rate "
         "1.500E-05 | lm loss 9.250000E+00 | loss scale 8192.0 |",
         {"step": 100, "dur_ns": 500_000_000, "learning_rate": 1.5e-5, "loss": 9.25},
+    ),
+    "ALCF's Megatron-DeepSpeed": (
+        "[2024-05-01 10:00:00.500000][INFO][training_log:661] -  iteration=       2/  635782 | "
+        "consumed_samples=        1536 | consumed_tokens=     6291456 | "
+        "elapsed_time_per_iteration_ms=19570.0 | learning_rate=9.4372e-09 | global_batch_size=768 "
+        "| lm loss=11.125 | loss_scale=1.0 | grad_norm=6.5 | actual_seqlen= 4096 |",
+        {"step": 2, "total_steps_count": 635782, "dur_ns": 19_570_000_000, "loss": 11.125,
+         "samples_count": 1536, "tokens_count": 6291456, "learning_rate": 9.4372e-9,
+         "grad_norm": 6.5, "time_ns": 1_714_557_600_500 * 10**6},
     ),
     "GPT-NeoX": (
         " samples/sec: 7.750 | iteration       34/   10000 | elapsed time per iteration (ms): "

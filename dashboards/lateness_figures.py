@@ -222,11 +222,10 @@ def delay_matrix(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None
     waiting = int((values[worst] > 0).sum())
     last = min(len(ranks), (worst + 1) * together) - 1
     who = ranks_phrase(ranks[worst * together : last + 1], ()).lower()
+    whose, summed = ("its", f"the {plural(waiting, 'rank')}") if together == 1 else ("their", "all")
     says = (
-        f"{plural(len(ranks), 'rank')}. Most waiting was for {who}: "
-        f"{seconds(float(values[worst].sum()) / 1e9)} summed over all that waited, by "
-        f"{'its' if together == 1 else 'their'} own doing"
+        f"{plural(len(ranks), 'rank')}. Most waiting was for {who}, by {whose} own doing: "
+        f"{seconds(float(values[worst].sum()) / 1e9)} summed over {summed} that waited. "
+        "Waiting while they computed counts here too."
     )
-    says += f"; {plural(waiting, 'rank')} did." if together == 1 else "."
-    says += " Waiting behind which they computed counts here too."
     return Drawing(figure, says)

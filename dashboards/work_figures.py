@@ -196,6 +196,8 @@ def memory(rows: Rows, findings: Sequence[Finding] = ()) -> Drawing | None:
     reserved = max(r["reserved_bytes"] for r in series)
     divisor, unit = look.byte_unit(max(peak, reserved))
     first_ns, last_ns = series[0]["time_ns"], series[-1]["time_ns"]
+    if first_ns == last_ns:  # one allocation is no course of time
+        return None
     time_divisor, time_unit = look.time_unit(last_ns - first_ns)
     times = [(r["time_ns"] - first_ns) / time_divisor for r in series]
 

@@ -14,6 +14,11 @@ NAME_CHARS = 120
 """Of a kernel's name; templates write names of a thousand."""
 
 
+def _counted(mean: float) -> str:
+    """A mean number of calls: 0.0833, 56.8, 1,700."""
+    return f"{mean:,.0f}" if mean >= 999.5 else f"{mean:.3g}"
+
+
 def kernels(rows: Sequence[Row]) -> Table | None:
     """Kernels and copies by the time that they took on all ranks together, as kernel_summary has
     it; None where none was recorded."""
@@ -35,7 +40,7 @@ def kernels(rows: Sequence[Row]) -> Table | None:
             kind,
             (share(time / total), f"{time / total:.9f}"),
             (seconds(time / len(ranks) / 1e9), f"{time:.0f}"),
-            (f"{calls / len(ranks):,.4g}", f"{calls}"),
+            (_counted(calls / len(ranks)), f"{calls}"),
             (seconds(time / calls / 1e9), f"{time / calls:.3f}"),
             (seconds(longest / 1e9), f"{longest:.0f}"),
             (f"{count:,.0f}", f"{count:.0f}"),
@@ -94,7 +99,7 @@ def parts(rows: Sequence[Row]) -> Table | None:
                 kind,
                 (share(ratio / count), f"{ratio / count:.9f}"),
                 (seconds(time / count / 1e9), f"{time / count:.3f}"),
-                (f"{calls / count:,.3g}", f"{calls / count:.6f}"),
+                (_counted(calls / count), f"{calls / count:.6f}"),
                 (seconds(longest / 1e9), f"{longest:.0f}"),
             ]
             for (name, kind), (time, ratio, calls, longest) in most
@@ -132,7 +137,7 @@ def operators(rows: Sequence[Row]) -> Table | None:
             [
                 shown_name(name, NAME_CHARS),
                 (share(entry[own_column] / total), f"{entry[own_column] / total:.9f}"),
-                (f"{entry[0] / count:,.4g}" if entry[0] else "-", f"{entry[0]}"),
+                (_counted(entry[0] / count) if entry[0] else "-", f"{entry[0]}"),
                 *(_time(entry[i] / count) for i in (4, 3, 2, 1)),
             ]
             for name, entry in most[:MAX_OPERATORS]
@@ -164,7 +169,7 @@ def modules(rows: Sequence[Row]) -> Table | None:
             [
                 shown_name(path, NAME_CHARS),
                 (str(depths[path]), f"{depths[path]}"),
-                (f"{sums[path][0] / count:,.4g}", f"{sums[path][0]}"),
+                (_counted(sums[path][0] / count), f"{sums[path][0]}"),
                 *(_time(sums[path][i] / count) for i in (3, 4, 1, 2)),
             ]
             for path in shown

@@ -71,12 +71,12 @@ A RANK'S  compute 50 %   communication not hidden 40 %   copies 3.3 %   idle 6.7
           (rank 0, median)
           F1 critical  dataloader-stall       rank 1         50.0 ms/step  explains F2
           F2 minor     exposed-communication  all ranks      60.0 ms/step  explained by F1
-NOT CHECKED  gc-pause; GPU health; 4 more  ->  tracekit capture --what profiler,dcgm,host,nic,nccl
+NOT CHECKED  gc-pause; GPU health; 3 more  ->  tracekit capture --what profiler,dcgm,host,nic,nccl
              collective-hang: needs collectives matched across ranks, Flight Recorder or a
              watchdog's log
-             28 more rules: --all
+             29 more rules: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
-""".replace("28 more rules", f"{len(RULES) - 32} more rules")
+""".replace("29 more rules", f"{len(RULES) - 31} more rules")
 
 HEALTHY = """\
 job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto

@@ -192,6 +192,8 @@ def test_recorded_stacks(
     with tracekit.open(dumps) as run:
         document = run.diagnose(select=["collective-hang"]).document
     assert [f.scope.ranks for f in document.findings] == ([] if kind is None else [ranks])
-    if kind is not None:
+    if kind is None:
+        assert "only stacks of processes" in document.verdict.sentence
+    else:
         assert document.verdict.kind == kind
         assert "planted" not in document.findings[0].summary

@@ -26,7 +26,7 @@ def _cost_alone(document: Document, cause: Finding) -> str:
     if impact.s_per_step is None or impact.step_ratio is None:
         most_s = impact.at_most_s_per_step
         if most_s is None or step_s <= 0:
-            return "unknown"
+            return "unknown" if step_s > 0 else "not known of a step: no trace has any."
         what = rule(cause.rule).bound or "communication"
         return (
             f"at most {seconds(most_s)} of every {seconds(step_s)} step "
@@ -129,8 +129,8 @@ def evidence_words(evidence: Evidence) -> str:
 
 def limit_words(evidence: Evidence) -> str:
     """The threshold of a value and on which side of it this lies; empty without one."""
-    if evidence.threshold is None:
-        return ""
+    if evidence.threshold is None or evidence.value >= evidence.threshold == 0:
+        return ""  # whatever there is lies above nothing
     side = "from" if evidence.value >= evidence.threshold else "below"
     return f"{side} {amount_words(evidence.threshold, evidence.unit)}"
 

@@ -32,7 +32,7 @@ from tracekit.report.text import more_commands
 from tracekit.report.unchecked import unchecked_by_need
 from tracekit.target import COMMAND
 from tracekit.version import __version__
-from tracekit.wording import plural, safe, seconds, share, tied
+from tracekit.wording import natural, plural, safe, seconds, share, tied
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -284,10 +284,9 @@ def _budget(document: Document, labels: Mapping[str, str]) -> dict[str, Any] | N
     times = document.metrics.step_time
     spread = ""
     if times is not None:
-        spread = (
-            f"{plural(times.steps_count, 'step')}: median {seconds(times.p50_s)}, "
-            f"longest {seconds(times.max_s)}"
-        )
+        spread = f"{plural(times.steps_count, 'step')}"
+        if times.steps_count > 1:
+            spread += f": median {seconds(times.p50_s)}, longest {seconds(times.max_s)}"
         if times.std_s is not None:
             spread += f", standard deviation {seconds(times.std_s)}"
         spread += "."
@@ -320,7 +319,7 @@ def _finding_row(finding: Finding, labels: Mapping[str, str]) -> list[Any]:
         scope_words(finding),
         (price_words(finding), f"{cost or 0:.9f}"),
         finding.owner,
-        ", ".join(labels.get(i, i) for i in finding.explained_by),
+        ", ".join(sorted((labels.get(i, i) for i in finding.explained_by), key=natural)),
     ]
 
 
@@ -346,7 +345,7 @@ def _finding(
     facts += [("Accuracy bench", [bench])] if bench else []
     for name, ids in (("Explains", finding.explains), ("Explained by", finding.explained_by)):
         if ids:
-            told = [f"{labels[i]} {i}" if i in labels else i for i in ids]
+            told = sorted((f"{labels[i]} {i}" if i in labels else i for i in ids), key=natural)
             facts.append((name, [", ".join(told)]))
     if finding.when.start_utc and finding.when.end_utc:
         facts.append(("When", [f"{finding.when.start_utc} to {finding.when.end_utc}"]))

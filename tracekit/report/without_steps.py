@@ -11,7 +11,7 @@ from tracekit.report import signals
 from tracekit.report.benchmarks import benchmarks_alone, cut_benchmark
 from tracekit.report.history import log_alone, summary_of
 from tracekit.report.judgement import Judgement, ReportThresholds, say
-from tracekit.rules import RULES, ras_hang, rule
+from tracekit.rules import RULES, ras_hang, rule, stack_hang
 from tracekit.rules.base import Facts, Row
 from tracekit.wording import plural, safe, seconds, share, some
 
@@ -90,6 +90,12 @@ def no_steps(
         )
     if facts.of("nccl_signals"):
         return _nccl_errors(facts)
+    if facts.of(stack_hang.QUERY):
+        return say(
+            "not_enough_data",
+            "Cannot tell: there are only stacks of processes, and they show no hang.",
+            stack_hang.AGAIN,
+        )
     return say("not_enough_data", "Cannot tell: no file holds a usable trace.", CAPTURE_STEPS)
 
 

@@ -31,6 +31,7 @@ from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe
 
 NEEDS = "nccl-tests over pairs of hosts"
+CAPTURE = "run sendrecv_perf over pairs of the hosts, each host in two of them, and give its output"
 
 
 class BadNodeThresholds(Thresholds):
@@ -52,12 +53,12 @@ def evaluate(facts: Facts, limits: BadNodeThresholds) -> RuleOutcome:
             pairs[str(row["benchmark"])].append(row)
     hosts = {h for rows in pairs.values() for r in rows for h in r["hosts"]}
     if not hosts:
-        return facts.lacking(NEEDS)
+        return facts.lacking(NEEDS, CAPTURE)
     if len(hosts) < limits.min_hosts_count:
         return facts.lacking(
             f"nccl-tests over pairs of at least {limits.min_hosts_count} hosts (there are "
             f"{len(hosts)})",
-            "sendrecv_perf over pairs of hosts",
+            CAPTURE,
         )
     findings: dict[str, Finding] = {}
     for name, rows in sorted(pairs.items()):

@@ -87,7 +87,7 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
     if not told:
         if facts.of("job_step_summary"):
             return RuleOutcome()  # a log, and no failure in it
-        return facts.lacking(NEEDS)
+        return facts.lacking(NEEDS, "give that output beside the other files, of every host")
     last = max(row["launch"] for row in told)
     findings: dict[str, Finding] = {}
     for launch in sorted({row["launch"] for row in told}, reverse=True):

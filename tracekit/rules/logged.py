@@ -18,6 +18,8 @@ from tracekit.rules.base import Facts, Row
 from tracekit.rules.steps import utc
 
 NEEDS = "a training log: one line a step, or one for every few"
+NO_LOG = (NEEDS, "give the job's own log, or what its tracker keeps, beside the traces")
+"""The need of rules that read a training log, and what supplies it."""
 SUMMARY_QUERY = "job_step_summary"
 EPISODES_QUERY = "slow_episode"
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tracekit.expect.hardware import Gpu
 
 NEEDS = "the model's shape, the batch and the GPU in a job description"
-CAPTURE = "tracekit job RUN -o job.toml   complete it and give it with --job"
+CAPTURE = "tracekit job RUN -o job.toml   then complete it and give it with --job"
 NARROW = ("bfloat16", "half", "bf16", "fp16", "float16")
 WORDS = {
     "recomputation": "recomputing activations",

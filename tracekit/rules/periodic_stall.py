@@ -30,7 +30,15 @@ from __future__ import annotations
 
 from tracekit.findings import Evidence
 from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, beside, finding, log_of
+from tracekit.rules.logged import (
+    EPISODES_QUERY,
+    NEEDS,
+    NO_LOG,
+    SUMMARY_QUERY,
+    beside,
+    finding,
+    log_of,
+)
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, seconds, share, span
 
@@ -69,7 +77,7 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
     """Stalls at one distance, where they take a share of the job."""
     log = log_of(facts)
     if log is None:
-        return facts.lacking(NEEDS)
+        return facts.lacking(*NO_LOG)
     findings = []
     for row in log.of("periodic"):
         lost_ns, ratio = row["lost_ns"] or 0, log.share(row["lost_ns"] or 0)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from tracekit.findings import Evidence, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, finding, log_of
+from tracekit.rules.logged import EPISODES_QUERY, NEEDS, NO_LOG, SUMMARY_QUERY, finding, log_of
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, share
 
@@ -47,9 +47,11 @@ def evaluate(facts: Facts, limits: ProfilerOverheadThresholds) -> RuleOutcome:
     log = log_of(facts)
     row = next(iter(facts.of(WINDOW_QUERY)), None)
     if log is None:
-        return facts.lacking(NEEDS)
+        return facts.lacking(*NO_LOG)
     if row is None or not row["p50_ns"] or not row["job_p50_ns"]:
-        return facts.lacking("traces and a training log that tells of the profiled steps")
+        return facts.lacking(
+            "traces and a training log that tells of the profiled steps", NO_LOG[1]
+        )
     longer = row["p50_ns"] / row["job_p50_ns"] - 1
     is_slow_anyway = any(
         e["first_step"] <= row["last_step"] and row["first_step"] <= e["last_step"]

@@ -30,7 +30,7 @@ from math import sqrt
 
 from tracekit.findings import Evidence
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, Log, finding, log_of
+from tracekit.rules.logged import EPISODES_QUERY, NEEDS, NO_LOG, SUMMARY_QUERY, Log, finding, log_of
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, share, span
 
@@ -47,7 +47,7 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
     """What all restarts cost, and how often to save for it."""
     log = log_of(facts)
     if log is None:
-        return facts.lacking(NEEDS)
+        return facts.lacking(*NO_LOG)
     rows = log.of("restart")
     lost_ns = sum(r["lost_ns"] or 0 for r in rows)
     ratio = log.share(lost_ns)

@@ -30,7 +30,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, finding, log_of
+from tracekit.rules.logged import EPISODES_QUERY, NEEDS, NO_LOG, SUMMARY_QUERY, finding, log_of
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, share, span
 
@@ -52,7 +52,7 @@ def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
     """The time without steps at restarts."""
     log = log_of(facts)
     if log is None:
-        return facts.lacking(NEEDS)
+        return facts.lacking(*NO_LOG)
     rows = [
         r for r in facts.of(ATTEMPTS_QUERY)
         if r["gap_ns"] is not None and r["gap_ns"] <= limits.max_gap_ns

@@ -26,7 +26,15 @@ from __future__ import annotations
 
 from tracekit.findings import Evidence, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, SUMMARY_QUERY, finding, growth, log_of
+from tracekit.rules.logged import (
+    EPISODES_QUERY,
+    NEEDS,
+    NO_LOG,
+    SUMMARY_QUERY,
+    finding,
+    growth,
+    log_of,
+)
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, sentence, share, span
 
@@ -46,7 +54,7 @@ def evaluate(facts: Facts, limits: StepDriftThresholds) -> RuleOutcome:
     """A slope that the whole log shares."""
     log = log_of(facts)
     if log is None:
-        return facts.lacking(NEEDS)
+        return facts.lacking(*NO_LOG)
     findings = []
     for row in log.of("drift"):
         per_day = row["per_day_ratio"] or 0.0

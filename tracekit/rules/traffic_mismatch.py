@@ -42,7 +42,7 @@ from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, safe, seconds
 
 NEEDS = "the job's layout and model in a job description"
-CAPTURE = "tracekit job RUN -o job.toml   correct it and give it with --job"
+CAPTURE = "tracekit job RUN -o job.toml   then correct it and give it with --job"
 STATED = ("tp", "cp", "ep")
 """Families whose size the traces show without doubt: others share their groups or pair up."""
 NEVER = ("broadcast", "barrier", "gather", "scatter", "reduce", "recv", "unknown")

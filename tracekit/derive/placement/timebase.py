@@ -55,16 +55,17 @@ def time_notes(sources: Sequence[Source]) -> list[str]:
         if source.status in USABLE and source.time_basis in (LOCAL, TICKS):
             lost.setdefault(source.time_basis, []).append(source.path)
     words = {
-        LOCAL: ("has local times without a zone", "timezone"),
-        TICKS: ("states no times", "start and interval"),
+        LOCAL: (("has", "have"), "local times without a zone", "timezone"),
+        TICKS: (("states", "state"), "no times", "start and interval"),
     }
     notes = []
     for basis, paths in sorted(lost.items()):
-        what, keys = words[basis]
-        more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+        verbs, what, keys = words[basis]
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        who = f"{paths[0]}{more} {verbs[len(paths) > 1]}"
         notes.append(
-            f"{paths[0]}{more} {what}: nothing of it is set beside the job; "
-            f"say {keys} in job.toml ([[source]] path, {keys})"
+            f"{who} {what}: nothing of it is set beside the job; say {keys} in job.toml "
+            f"([[source]] path, {keys})"
         )
     return notes
 

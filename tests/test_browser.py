@@ -48,7 +48,7 @@ CONTRAST = """(() => {
   for (const e of document.querySelectorAll("body *")) {
     const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
     if (!own || !e.checkVisibility() || ["SCRIPT", "STYLE"].includes(e.tagName)) continue;
-    if (e.getAttribute("fill") === "var(--onheat)") continue;  // on a cell, see test_charts.py
+    if (e.getAttribute("fill") === "var(--onheat)") continue;  // on a cell, see test_lateness_figures.py
     const style = getComputedStyle(e), c = parse(e.closest("svg") ? style.fill : style.color);
     const [a, b] = [light(c.slice(0, 3)), light(behind(e).slice(0, 3))].sort((x, y) => y - x);
     const ratio = (a + .05) / (b + .05);

@@ -285,7 +285,7 @@ def test_domains_count_where_they_are_known(con: duckdb.DuckDBPyConnection) -> N
 
 def test_who_completes_a_query_is_one_of_a_closed_list() -> None:
     by = {q.name: q.completed for q in catalog.queries() if q.completed}
-    assert by == {"straggler": "replay", "traffic": "job"}
+    assert by == {"straggler": "replay", "traffic": "job", "port_traffic": "job"}
     with pytest.raises(ValueError, match="completed by replay or job, not 'magic'"):
         _query(TEXT.replace("-- source: nowhere.", "-- completed: magic"))
 

@@ -259,7 +259,7 @@ TOLD_BY_CASES = frozenset({
     "inspector_calls", "late_steps", "lost_kernels", "microbatch_correlation", "module_summary",
     "nccl_bench", "nccl_nics",
     "nccl_rails", "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "pipeline_heat_map", "port_counters",
-    "port_events", "port_levels", "rank_stacks", "replica_balance", "slow_steps",
+    "port_events", "port_levels", "port_traffic", "rank_stacks", "replica_balance", "slow_steps",
     "stage_balance", "watchdog",
 })  # fmt: skip
 """Queries that find nothing in random rows: only in rows that belong together, as their cases have

@@ -135,6 +135,7 @@ QUERY_FILES: tuple[str, ...] = (
     "net/fabric_path",
     "net/net_sources",
     "net/port_levels",
+    "net/port_traffic",
     "net/port_events",
 )
 """Every query, in the order in which lists and documentation show them."""

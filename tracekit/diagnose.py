@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import QueryError
+from tracekit.port_traffic import across_ports, says_layout
 from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
@@ -102,7 +103,7 @@ def gather(
     with answers.sharing(first):
         take(answers.each(first), rows)
         gated = [q for q in asked if q.name not in first]
-        spared = [q for q in gated if _is_spared(q, rows, unavailable)]
+        spared = [q for q in gated if _is_spared(q, rows, unavailable, description)]
         rows |= {q.name: [] for q in spared}
         rest = [q.name for q in gated if q not in spared]
         with answers.sharing(rest):
@@ -112,6 +113,7 @@ def gather(
         over = [q.name for q in asked if any(p.name == OVER for p in q.params)]
         take(answers.each(over, {OVER: WINDOWS}), halves)
     rows["traffic"] = list(traffic.beside(rows.get("traffic", ()), description))
+    rows["port_traffic"] = list(across_ports(rows.get("port_traffic", ()), description))
     paths = answers.rows("job_sources")
     if any(r["status"] == "partial" for r in paths):
         job = replace(job, broken_ranks=_broken(answers, job.attempt))
@@ -232,9 +234,12 @@ def _is_spared(
     query: Query,
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
     unavailable: Collection[str],
+    description: JobDescription | None,
 ) -> bool:
     """Whether other answers show that a query would find nothing of use; a failure shows
     nothing."""
+    if query.asked == "report where a layout is told":
+        return not says_layout(description)
     if not {"comm_summary", "last_calls"}.isdisjoint(unavailable):
         return False
     if query.asked == "where late":

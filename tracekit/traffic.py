@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from tracekit.port_traffic import across_ports, says_layout
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Key = tuple[str | None, str]
 
-DIMENSIONS = ("tp", "pp", "dp", "ep", "cp")
 SETTLED_RATIO = 0.05
 """A choice is taken for settled where what was seen lies so near to it (confirmed: 3.8)."""
 UNKNOWN = "the job description lacks sizes"
@@ -64,24 +65,20 @@ class Expected:
 
 
 def with_expected(rows: pa.Table, job: JobDescription | None) -> pa.Table:
-    """Rows of the query ``traffic`` with the expected columns, and a row for what is missing.
+    """Rows of the query ``traffic`` with the expected columns, and a row for what is missing; or
+    rows of ``port_traffic`` with theirs.
 
     A missing operation has 0 calls. Without sizes of the parallel dimensions in the job
     description nothing is expected.
     """
     import pyarrow as pa
 
+    if "expected_host_bytes" in rows.column_names:
+        return pa.Table.from_pylist(across_ports(rows.to_pylist(), job), rows.schema)
     if "expected_bytes" not in rows.column_names or not says_layout(job):
         return rows
     content = beside(rows.to_pylist(), job)
     return pa.Table.from_pylist(content, rows.schema)
-
-
-def says_layout(job: JobDescription | None) -> bool:
-    """Whether the description gives any size of a parallel dimension."""
-    return job is not None and any(
-        getattr(job.parallelism, d) is not None for d in (*DIMENSIONS, "dp_replicate")
-    )
 
 
 def beside(seen: Sequence[Row], job: JobDescription | None) -> list[dict[str, Any]]:

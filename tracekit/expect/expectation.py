@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+Axes = tuple[tuple[int, int], ...]
+"""Of the ranks of a group, along each axis: the distance between neighbours, and how many."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -35,6 +38,8 @@ class TrafficRow:
     """Other amounts that the same description allows: frameworks differ, embeddings may be tied."""
     assumed: tuple[str, ...] = ()
     """Fields of the job description that this rests on and that were not given."""
+    axes: Axes = ()
+    """Where the ranks of a group lie; of a pair, those of the family that it is of."""
 
     @property
     def range_bytes(self) -> tuple[float, float] | None:

@@ -268,4 +268,5 @@ class Plan:
             note,
             tuple(Choice(total * factor, words) for total, words in choices if sent is not None),
             tuple(f for f in rests_on if f in self.assumed),
+            family.axes,
         )

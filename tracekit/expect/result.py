@@ -44,7 +44,7 @@ def points_to_dict(points: Sequence[Point], notes: Sequence[str]) -> dict[str, A
 def to_csv(points: Sequence[Point]) -> str:
     """One row a group family, operation and point."""
     swept = list(points[0][0]) if points else []
-    names = [n for n in TrafficRow.__dataclass_fields__ if n not in ("choices", "assumed")]
+    names = [n for n in TrafficRow.__dataclass_fields__ if n not in ("choices", "assumed", "axes")]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*swept, *names])

@@ -13,6 +13,7 @@ from tracekit.report.history import history_lines
 from tracekit.report.judgement import ReportThresholds
 from tracekit.report.model import InputFile
 from tracekit.report.nccl_lines import nccl_lines
+from tracekit.report.port_lines import port_lines
 from tracekit.rules.base import Facts
 from tracekit.rules.standstill import SilenceThresholds
 from tracekit.wording import listed, plural, seconds, some, some_ranges
@@ -42,6 +43,7 @@ def data_lines(
     lines: list[str] = []
     lines += history_lines(facts, limits)
     lines += nccl_lines(facts, limits)
+    lines += port_lines(facts)
     if facts.job.unread:
         names = ", ".join(path.rsplit("/", 1)[-1] for path in facts.job.unread[:2])
         more = f" and {len(facts.job.unread) - 2} more" if len(facts.job.unread) > 2 else ""

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -54,6 +55,30 @@ def test_panels_fill_the_width_and_do_not_overlap() -> None:
         assert not cells & taken
         taken |= cells
     assert len(taken) == grafana.WIDTH * sum(grafana.HEIGHTS)
+
+
+def test_grafanas_own_models_lose_nothing_of_the_dashboard() -> None:
+    """A key that is none of Grafana's, or at the wrong place, would be gone."""
+    library = "grafana_foundation_sdk"
+    models = pytest.importorskip(f"{library}.models.dashboard", reason=f"pip install {library}")
+    import_module(f"{library}.cog.plugins").register_default_plugins()
+    encoder = import_module(f"{library}.cog.encoder").JSONEncoder
+
+    def is_kept(ours: Any, theirs: Any) -> bool:
+        if isinstance(ours, dict):
+            return all(k in theirs and is_kept(v, theirs[k]) for k, v in ours.items())
+        if isinstance(ours, list):
+            return len(ours) == len(theirs) and all(map(is_kept, ours, theirs))
+        return bool(ours == theirs)
+
+    said = json.loads(grafana.dashboard())
+
+    def read(document: Any) -> Any:
+        return json.loads(json.dumps(models.Dashboard.from_json(document), cls=encoder))
+
+    assert is_kept(said, read(said))
+    said["panels"][0]["targets"][0]["expression"] = "up"
+    assert not is_kept(said, read(said))
 
 
 def _promtool(*words: str | Path) -> str:

@@ -30,7 +30,7 @@ from tracekit.fleet import summary
 from tracekit.fleet.limits import Limits
 from tracekit.fleet.night import Night, judged, regression_severity
 from tracekit.fleet.offenders import Offender, at_least, offenders
-from tracekit.fleet.regressions import regressions
+from tracekit.fleet.regressions import regressions, why_not_comparable
 from tracekit.fleet.rollup import Rolled
 
 UPGRADE = ("framework", "megatron 2.4", "megatron 2.5")
@@ -405,6 +405,33 @@ def test_what_failed_is_named_and_cannot_write_markup(fleet: Fleet) -> None:
     assert "\n### x" not in marked
     assert "http://evil" not in marked
     assert "#12" not in marked
+
+
+def test_who_is_compared_with_nobody_is_told_why() -> None:
+    fair = job(0, 1.0)
+    odd: dict[str, dict[str, Any]] = {
+        "nothing marks": {"step_mean_s": None},
+        "says what ran": {"family": None},
+        "machines or links costs is not known": {"place_cost_s": None},
+        "machines or links costs": {"place_cost_s": 1.5},
+        "too few of its ranks": {"ranks_count": 7},
+    }
+    assert why_not_comparable(fair, Limits()) is None
+    for words, one in odd.items():
+        assert words in (why_not_comparable({**fair, **one}, Limits()) or "")
+    half = night(Fleet(1), 26)
+    (line,) = [w for w in summary.data_lines(half) if w.startswith("compared with no other run")]
+    assert line == (
+        "compared with no other run, since what a fault of its machines or links costs is not "
+        "known: 1 run (job17-26)"
+    )
+
+
+def test_parts_of_a_step_have_the_names_that_reports_give_them(fleet: Fleet) -> None:
+    row = {"run": "a", "part": "host", "rule": None, "gpu_hours_per_day": 9.0, "currency": None}
+    row |= {"energy_joules_per_day": None, "amount_per_day": None}
+    idle = replace(night(fleet, 8), losses=night_module.losses([row], None), gpu_hours_per_day=48.0)
+    assert "LOST      idle: 9 of 48 GPU-hours a day (19 %), 1 run" in summary.to_text(idle, "l")
 
 
 def test_losses_add_up_over_the_night(nights: dict[int, Night]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from tracekit.findings import Severity, severity_of
 from tracekit.fleet.limits import Limits
 from tracekit.fleet.offenders import KINDS, Offender, offenders
-from tracekit.fleet.regressions import Regression, comparable, regressions
+from tracekit.fleet.regressions import Regression, regressions, why_not_comparable
 from tracekit.fleet.rollup import Rolled
 from tracekit.fleet.store import FleetStore
 
@@ -78,7 +78,9 @@ class Quality:
     partial: tuple[str, ...]
     """With files that were not read whole, or ranks without a trace."""
     not_comparable: tuple[str, ...]
-    """Whose step is compared with no other run's: nothing says what ran, or it was seen in part."""
+    """Whose step is compared with no other run's."""
+    why_not_comparable: tuple[str, ...]
+    """Why, of each of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +149,14 @@ def judged(
 
 def _quality(jobs: Sequence[Row], today: Sequence[Row], day: str, limits: Limits) -> Quality:
     counts = Counter(j["date"] for j in jobs if j["date"] < day)
+    apart = [(j, why) for j in today if (why := why_not_comparable(j, limits)) is not None]
     return Quality(
         jobs_count=len(today),
         usual_jobs_count=median(counts.values()) if counts else None,
         without_steps=tuple(j["run"] for j in today if not j["steps_count"]),
         partial=tuple(j["run"] for j in today if _is_partial(j)),
-        not_comparable=tuple(j["run"] for j in today if not comparable(j, limits)),
+        not_comparable=tuple(j["run"] for j, _ in apart),
+        why_not_comparable=tuple(why for _, why in apart),
     )
 
 

@@ -98,22 +98,24 @@ def regressions(jobs: Sequence[Row], limits: Limits, until: str) -> list[Regress
 Series = dict[str, list[Row]]
 
 
-def comparable(job: Row, limits: Limits) -> bool:
-    """Whether a run's step may be compared with those of its family."""
+def why_not_comparable(job: Row, limits: Limits) -> str | None:
+    """Why a run's step may not be compared with those of its family; None where it may."""
     world, ranks = job["world_size"], job["ranks_count"]
-    return (
-        job["family"] is not None
-        and job["step_mean_s"] is not None
-        and job["place_cost_s"] is not None
-        and job["step_mean_s"] > job["place_cost_s"]
-        and (world is None or ranks is None or ranks >= limits.min_traced_ratio * world)
-    )
+    if job["step_mean_s"] is None:
+        return "nothing marks its steps"
+    if job["family"] is None:
+        return "neither a job's name nor a description of model or batch says what ran"
+    if job["place_cost_s"] is None or job["step_mean_s"] <= job["place_cost_s"]:
+        return "what a fault of its machines or links costs is not known"
+    if world is not None and ranks is not None and ranks < limits.min_traced_ratio * world:
+        return "too few of its ranks were traced"
+    return None
 
 
 def _series(jobs: Sequence[Row], limits: Limits) -> Series:
     series: Series = defaultdict(list)
     for job in jobs:
-        if comparable(job, limits):
+        if why_not_comparable(job, limits) is None:
             series[job["family"]].append(job)
     for runs in series.values():
         runs.sort(key=lambda j: (j["date"], j["start_utc"] or "", j["run"]))

@@ -233,7 +233,11 @@ def _lost(night: Night) -> dict[str, Any]:
     rows: list[list[Any]] = []
     for loss in shown:
         hours = loss.gpu_hours_per_day
-        row: list[Any] = [loss.cause, (f"{hours:,.1f}", hours), (share(hours / total), hours)]
+        row: list[Any] = [
+            summary.cause_words(loss.cause),
+            (f"{hours:,.1f}", hours),
+            (share(hours / total), hours),
+        ]
         if energy:
             row.append((", ".join(summary.energy_words(loss)), loss.energy_joules_per_day or 0.0))
         if money:

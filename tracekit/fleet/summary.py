@@ -11,6 +11,7 @@ from tracekit.fleet.night import Loss, Night, regression_severity
 from tracekit.fleet.offenders import Offender
 from tracekit.fleet.regressions import FamilyChange, Regression
 from tracekit.fleet.reports import Reports
+from tracekit.report.job_words import PART_NAMES
 from tracekit.report.json import plain
 from tracekit.report.markdown import escaped
 from tracekit.report.price import JOULES_PER_KILOWATT_HOUR
@@ -213,7 +214,7 @@ def offender_sentence(offender: Offender) -> str:
         f"{NOUNS[offender.kind]} {safe(offender.name)}: {', '.join(offender.rules[:3])} in "
         f"{offender.bad_count} of its {plural(offender.runs_count, 'run')} in "
         f"{plural(offender.days, 'day')}, since {offender.since}{cost} "
-        f"({others} {share(offender.others_ratio)} of runs, q {offender.q_value:.1g})."
+        f"({others} in {share(offender.others_ratio)} of runs; q {offender.q_value:.1g})."
     )
 
 
@@ -222,7 +223,7 @@ def _losses(night: Night) -> list[str]:
     if total <= 0:
         return []
     return [
-        f"{loss.cause}: {loss.gpu_hours_per_day:,.0f} of {total:,.0f} GPU-hours a day "
+        f"{cause_words(loss.cause)}: {loss.gpu_hours_per_day:,.0f} of {total:,.0f} GPU-hours a day "
         f"({share(loss.gpu_hours_per_day / total)})"
         f"{''.join(f', {words}' for words in (*energy_words(loss), *money_words(loss)))}, "
         f"{plural(loss.runs_count, 'run')}"
@@ -243,6 +244,11 @@ def logged_lines(night: Night) -> list[str]:
     ]
     runs_count = max(p.runs_count for p in night.logged)
     return [f"{total:,.0f} GPU-hours by {plural(runs_count, 'training log')}: {', '.join(parts)}"]
+
+
+def cause_words(cause: str) -> str:
+    """A rule by its name, and a part of the step that no finding has as reports call it."""
+    return PART_NAMES.get(cause, cause)
 
 
 def energy_words(loss: Loss) -> list[str]:
@@ -287,7 +293,11 @@ def data_lines(night: Night) -> list[str]:
         )
     lines += _some("without steps", quality.without_steps)
     lines += _some("read in part, or with ranks missing", quality.partial)
-    lines += _some("compared with no other run", quality.not_comparable)
+    by_reason: dict[str, list[str]] = {}
+    for name, why in zip(quality.not_comparable, quality.why_not_comparable, strict=True):
+        by_reason.setdefault(why, []).append(name)
+    for why, names in by_reason.items():
+        lines += _some(f"compared with no other run, since {why}", names)
     return lines
 
 

@@ -11,13 +11,14 @@ from tracekit.wording import cut, plural, seconds, share, some
 
 SHOWN_BEYOND = 3
 MAX_WORK_NAME = 48
-_PART_NAMES = {
+PART_NAMES = {
     "floor": "computing",
     "other_waiting": "communication not hidden",
     "bubble": "bubble",
     "host": "idle",
     "unexplained": "unexplained",
 }
+"""Parts of the step that no finding has, as readers meet them."""
 
 
 def title_words(document: Document, notes: Notes) -> str:
@@ -119,7 +120,7 @@ def part_words(part: BudgetPart, labels: Mapping[str, str]) -> str:
     """A part of the step in words: a finding's by its label."""
     if part.finding is not None:
         return labels.get(part.finding, part.finding)
-    return _PART_NAMES.get(part.part, part.part)
+    return PART_NAMES.get(part.part, part.part)
 
 
 def work_words(work: Work, count: int) -> str:

@@ -12,7 +12,6 @@ from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.names import node_in_name
 from tracekit.ingest.counters.net_samples import NetSamples, decimal, is_missing
-from tracekit.ingest.counters.samples import count_further_machines
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import count_unread
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -95,9 +94,9 @@ class Devices:
             self.ports.of_row(host)
         for header, text in labels:
             self._label((self.ports.node, header), text, int(moment), place)
-        is_ours = self._host.node in (None, self.ports.node)
+        other = None if self._host.node in (None, self.ports.node) else self.ports.node
         self._host.at(moment)
-        if is_ours:
+        if other is None:
             self._host.of(self.ports.node)
         for column, text in numbers:
             if column.kind == "gpu":
@@ -106,13 +105,11 @@ class Devices:
                 self.ports.add(
                     place, column.device, column.meaning, text, original=column.header[:80]
                 )
-            elif is_ours:
+            else:
                 self._host.sample(
                     place, column.meaning, text, original=column.header[:80], cgroup=None,
-                    device=column.device or None,
+                    device=column.device or None, other=other,
                 )  # fmt: skip
-            else:
-                count_further_machines(self._sink)
 
     def finish(self) -> None:
         """Write what is left, but the ports, which are finished with the reading."""

@@ -57,7 +57,7 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("prometheus", 5, "prometheus", (
+    Family("prometheus", 6, "prometheus", (
         Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
         Format("net", "metrics of UFM", "UFM Telemetry, /metrics", False, "samples"),
@@ -199,13 +199,13 @@ FAMILIES: tuple[Family, ...] = (
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
     )),
-    Family("device_csv", 4, "device_table", (
+    Family("device_csv", 5, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     )),
     Family("net_csv", 5, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     )),
-    Family("device_records", 1, "device_records", (
+    Family("device_records", 2, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
     )),
 )  # fmt: skip

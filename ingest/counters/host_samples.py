@@ -10,7 +10,7 @@ CGROUP_MAX_LENGTH = 200
 
 
 class OfMachine(NetSamples):
-    """The samples of one file of one machine, whose name is the file's."""
+    """The samples of one file of one machine, whose name is the file's, and perhaps of others."""
 
     def finish(self) -> None:
         """Write what is left, and say what the file covers and whose it is."""
@@ -27,7 +27,7 @@ class HostSamples(OfMachine):
 
     table = "host_sample"
     columns = (
-        "cgroup", "device", "interval_ns", "counter", "original_name", "kind", "unit",
+        "node", "cgroup", "device", "interval_ns", "counter", "original_name", "kind", "unit",
         "time_source",
     )  # fmt: skip
 
@@ -40,14 +40,17 @@ class HostSamples(OfMachine):
         original: str,
         cgroup: str | None,
         device: str | None = None,
+        other: str | None = None,
     ) -> bool:
-        """One number; False (and counted) where there is none."""
+        """One number; False (and counted) where there is none. ``other``: the machine that it is
+        of, where that is not the file's."""
         number = self._number(place, meaning, printed)
         if number is None:
             return False
         cgroup = None if cgroup is None else cgroup[:CGROUP_MAX_LENGTH]
         series = (
-            cgroup, device, self.interval_ns, meaning.counter, original, meaning.kind, meaning.unit,
+            other, cgroup, device, self.interval_ns, meaning.counter, original, meaning.kind,
+            meaning.unit,
         )  # fmt: skip
-        self._keep(place, series, (cgroup, device, meaning.counter), number)
+        self._keep(place, series, (other, cgroup, device, meaning.counter), number)
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile
@@ -9,7 +10,6 @@ from tracekit.ingest.counters import exposition
 from tracekit.ingest.counters.exposition import Series
 from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.host_words import HOST
-from tracekit.ingest.counters.samples import count_further_machines
 from tracekit.ingest.counters.storage_samples import StorageSamples
 from tracekit.ingest.counters.storage_words import STORAGE
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -50,56 +50,62 @@ class MachineMetric(NamedTuple):
     meaning: Meaning
     device: str | None = None
     """The disk; None: the machine itself."""
+    address: str | None = None
+    """Where it was scraped, which tells machines apart that have no name."""
 
 
 def machine_metric(series: Series, node: str | None) -> MachineMetric | None:
     """What a series is of a machine or its disks; None for all else. ``node``: whose, if said."""
+    address = _address(series.labels.get("instance", ""))
     if (meaning := _MACHINE.get(series.name)) is not None:
-        return MachineMetric(node, meaning)
+        return MachineMetric(node, meaning, None, address)
     device = series.labels.get("device")
     if device and (meaning := _DISK.get(series.name)) is not None:
-        return MachineMetric(node, meaning, device)
+        return MachineMetric(node, meaning, device, address)
     return None
 
 
-class MachineSamples:
-    """The host_sample and storage_sample of one file, which are of the first machine it names.
+def _address(instance: str) -> str | None:
+    """The address of ``10.1.2.3:9100``; None for all else."""
+    host = instance.partition(":")[0]
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return None
 
-    Those tables know a file's machine only, not a row's: what a file says of further machines is
-    counted and not kept.
-    """
+
+class MachineSamples:
+    """The host_sample and storage_sample of one file: of the machine that it names first, which is
+    the file's, and of further ones, whose rows name them."""
 
     def __init__(self, sink: Sink, source: SourceFile) -> None:
-        self._sink = sink
         self._host = HostSamples(sink, source)
         self._storage = StorageSamples(sink, source)
-        self._node: str | None = None
-        self._others_count = 0
+        self._own: str | None = None
+        """Name, else address, of the machine that comes first."""
 
     def add(self, place: int, metric: MachineMetric, number: str, name: str, time_ns: int | None,
             ) -> None:  # fmt: skip
         """One number, printed as ``number``; ``time_ns``: when, where the file says so."""
-        if metric.node is not None:
-            self._node = self._node or metric.node
-            if metric.node != self._node:
-                self._others_count += 1
-                return
+        whose = metric.node or metric.address
+        self._own = self._own or whose
+        other = None if whose == self._own else whose
         meaning, printed = _in_its_unit(metric.meaning, number)
         for samples in (self._host, self._storage):
-            samples.of(metric.node)
+            if other is None:
+                samples.of(metric.node)
             samples.at(time_ns)
         if metric.device is None:
-            self._host.sample(place, meaning, printed, original=name, cgroup=None)
+            self._host.sample(place, meaning, printed, original=name, cgroup=None, other=other)
         else:
-            self._storage.sample(place, metric.device, meaning, printed, original=name)
+            device = metric.device
+            self._storage.sample(place, device, meaning, printed, original=name, other=other)
 
     def finish(self) -> None:
-        """Write what is left, and say what was not kept."""
+        """Write what is left."""
         for samples in (self._host, self._storage):
             if samples.rows_count:
                 samples.finish()
-        if self._others_count:
-            count_further_machines(self._sink, self._others_count)
 
 
 def _in_its_unit(meaning: Meaning, number: str) -> tuple[Meaning, object]:

@@ -48,16 +48,6 @@ def count_without_interval(sink: Sink, n: int) -> None:
     )
 
 
-def count_further_machines(sink: Sink, n: int = 1) -> None:
-    """Count samples of machines that are not the file's first."""
-    sink.count(
-        "further_machine",
-        n,
-        doc="Samples of a machine or its disks in a file whose first such samples are of another "
-        "machine: not kept. Ask for one instance a file.",
-    )
-
-
 class Samples:
     """Gathers the samples of one file and writes them into one table.
 

@@ -12,7 +12,7 @@ class StorageSamples(OfMachine):
 
     table = "storage_sample"
     columns = (
-        "device", "filesystem", "interval_ns", "counter", "original_name", "kind", "unit",
+        "node", "device", "filesystem", "interval_ns", "counter", "original_name", "kind", "unit",
         "time_source",
     )  # fmt: skip
 
@@ -25,15 +25,17 @@ class StorageSamples(OfMachine):
         *,
         original: str,
         filesystem: str | None = None,
+        other: str | None = None,
     ) -> bool:
-        """One number; False (and counted) where there is none."""
+        """One number; False (and counted) where there is none. ``other``: the machine that it is
+        of, where that is not the file's."""
         number = self._number(place, meaning, printed)
         if number is None:
             return False
         device = device[:PORT_MAX_LENGTH]
         series = (
-            device, filesystem, self.interval_ns, meaning.counter, original, meaning.kind,
+            other, device, filesystem, self.interval_ns, meaning.counter, original, meaning.kind,
             meaning.unit,
         )  # fmt: skip
-        self._keep(place, series, (device, meaning.counter), number)
+        self._keep(place, series, (other, device, meaning.counter), number)
         return True

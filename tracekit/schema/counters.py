@@ -15,6 +15,10 @@ _SAMPLE = (
     col("counted", "UBIGINT", "Cumulative counters: exact beyond 2^53; null for gauges."),
 )
 
+NODE_OF_ROW = col(
+    "node", "VARCHAR", "Machine, where it is another than the file's; host follows it.", "name"
+)
+
 TABLES = (
     source_table(
         "gpu_process",
@@ -61,7 +65,8 @@ TABLES = (
     source_table(
         "host_sample",
         "One counter of a machine, of a control group on it or of a part of it, at one moment.",
-        (*PLACE_GRAIN, "cgroup", "device", "counter"),
+        (*PLACE_GRAIN, "node", "cgroup", "device", "counter"),
+        NODE_OF_ROW,
         col(
             "cgroup",
             "VARCHAR",
@@ -75,7 +80,8 @@ TABLES = (
     source_table(
         "storage_sample",
         "One counter of a disk, or of a file system that a machine mounts, at one moment.",
-        (*PLACE_GRAIN, "device", "counter"),
+        (*PLACE_GRAIN, "node", "device", "counter"),
+        NODE_OF_ROW,
         col("device", "VARCHAR", "Disk, mount point, or file system's target.", "name"),
         col("filesystem", "VARCHAR", "Kind of what is mounted (nfs4, lustre); null for a disk."),
         col("interval_ns", "BIGINT", "Time before time_ns that a window is of."),

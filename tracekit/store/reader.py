@@ -444,7 +444,10 @@ def _physical(of: Table, stored: Mapping[str, str]) -> str:
         empty = ", ".join(f"CAST(NULL AS {c.type}) AS {_name(c.name)}" for c in columns)
         return f"SELECT {empty} WHERE false"
     names = ", ".join(_name(c.name) for c in columns)
-    return f"SELECT {names} FROM {stored[of.name]}"
+    rows = stored[of.name]
+    if of.name in _OF_FURTHER_MACHINES:  # runs that were kept before have no such column
+        rows = f"(FROM {rows} UNION ALL BY NAME SELECT CAST(NULL AS VARCHAR) AS node WHERE false)"
+    return f"SELECT {names} FROM {rows}"
 
 
 def _name(name: str) -> str:
@@ -510,6 +513,15 @@ def _may_have_hosts(
     )
 
 
+_OF_FURTHER_MACHINES = ("host_sample", "storage_sample")
+"""Tables of which a row names its machine where that is another than its file's."""
+_CANONICAL_NODE = (
+    "if(regexp_full_match(t.node, '[0-9.]+|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*'), lower(t.node), "
+    "split_part(lower(t.node), '.', 1))"
+)
+"""As the hosts of files are called: short and in lower case, addresses whole."""
+
+
 def _source_view(
     of: Table,
     stored: Mapping[str, str],
@@ -520,7 +532,9 @@ def _source_view(
     columns = []
     for column in of.columns:
         name = _name(column.name)
-        if column.is_context:
+        if column.name == "host" and of.name in _OF_FURTHER_MACHINES:
+            columns.append(f"coalesce({_CANONICAL_NODE}, c.host) AS host")
+        elif column.is_context:
             columns.append(f"c.{name}")
         elif column.is_time and is_moved:
             columns.append(f"{corrected_sql(f't.{name}', 'c')} AS {name}")

@@ -155,11 +155,12 @@ def test_a_label_is_an_annotation_for_as_long_as_it_stays() -> None:
     ]
 
 
-def test_sensors_of_a_second_machine_are_counted_and_not_kept() -> None:
+def test_sensors_of_a_second_machine_name_it() -> None:
     text = "time,host,sys_power_w,fan1_rpm\n1763800000,a1,1,2\n1763800000,a2,3,4\n"
     sink = reading(text)
-    assert [r["value"] for r in sink.rows("host_sample")] == [1.0, 2.0]
-    assert sink.counters["further_machine"] == 2
+    assert sink.rows("host_sample", "node", "value") == [
+        (None, 1.0), (None, 2.0), ("a2", 3.0), ("a2", 4.0),
+    ]  # fmt: skip
     assert sink.facts["host_name"] == "a1"
 
 

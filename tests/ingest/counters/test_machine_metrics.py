@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from memory_sink import MemorySink
 from net_cases import SHARED, ingest, ingest_path
+
+from tracekit import api, schema
+from tracekit.store.reader import _physical
 
 SECOND = 10**9
 E2E = SHARED / "dcgm" / "node_exporter_e2e-output.txt"
@@ -77,7 +84,39 @@ def test_an_answer_of_one_machine() -> None:
     assert sink.counters["bad_number"] == 1
 
 
-def test_what_is_said_of_further_machines_is_counted_and_never_given_to_the_first() -> None:
+def nodes(sink: MemorySink) -> list[str | None]:
+    return [r["node"] for r in sink.table("host_sample").to_pylist()]
+
+
+def test_rows_of_further_machines_name_them_and_those_of_the_first_are_the_file_s() -> None:
     sink = ingest(answer("gpu-11", "gpu-12"), "prometheus", "answer.json")
-    assert sink.table("host_sample").num_rows == 2
-    assert sink.counters["further_machine"] == 3
+    assert sink.facts["host_name"] == "gpu-11"
+    assert nodes(sink) == [None, None, "gpu-12", "gpu-12"]
+
+
+def test_machines_without_a_name_are_told_apart_by_their_addresses() -> None:
+    """The first is whose file it is, which its name or job.toml may say."""
+    sink = ingest(answer("10.0.0.5", "10.0.0.6"), "prometheus", "gpu-3.json")
+    assert nodes(sink) == [None, None, "10.0.0.6", "10.0.0.6"]
+    assert "10.0.0" not in str(sink.facts.get("host_name"))
+
+
+def test_each_machine_of_an_answer_is_asked_by_itself(tmp_path: Path) -> None:
+    """Hosts are called as elsewhere: short, in lower case; an address is whole."""
+    instances = ("gpu-11.example.org", "GPU-12.example.org", "10.0.0.6")
+    (tmp_path / "answer.json").write_text(answer(*instances))
+    with api.open(tmp_path / "answer.json") as run:
+        rows = run.query("host_pressure").to_dicts()
+    hosts = ["10.0.0.6", "gpu-11", "gpu-12"]
+    assert [(r["host"], r["resource"]) for r in rows] == [(host, "cpu") for host in hosts]
+    assert {round(r["some_ratio"], 6) for r in rows} == {round(1 / 15, 6)}
+
+
+def test_rows_that_were_kept_before_they_named_machines_are_the_file_s(tmp_path: Path) -> None:
+    table = schema.table("host_sample")
+    kept = [f for f in table.arrow_schema() if f.name != "node"]
+    rows = pa.table([pa.array([None], f.type) for f in kept], names=[f.name for f in kept])
+    pq.write_table(rows, tmp_path / "old.parquet")
+    with duckdb.connect() as con:
+        text = _physical(table, {"host_sample": f"read_parquet('{tmp_path}/old.parquet')"})
+        assert con.execute(f"SELECT node FROM ({text})").fetchall() == [(None,)]

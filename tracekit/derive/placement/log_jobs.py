@@ -43,7 +43,10 @@ day apart are of different jobs. Of the same hosts they may be two looks at one.
 MAX_JOBS = 256
 """Jobs in one call; more are named and none can be chosen."""
 
-_NODED = ("gpu_sample", "net_sample", "comm_call", "comm_snapshot", "nccl_comm")
+_NODED = (
+    "gpu_sample", "host_sample", "net_sample", "storage_sample", "comm_call", "comm_snapshot",
+    "nccl_comm",
+)  # fmt: skip
 """Tables whose rows name machines; the others' stand with their files."""
 _SAMPLED = ("gpu_sample", "host_sample", "net_sample", "storage_sample")
 _MEMBER = "source_id, comm_hash, group_rank, group_size, nccl_version, node, pid"

@@ -25,7 +25,7 @@ from tracekit.errors import UsageError
 from tracekit.simulate import Request, prepare, write
 from tracekit.whatif import parse_remove
 
-STEPS = 4
+STEPS = 2
 Written = Callable[[Request], tuple[Path, Any]]
 """Writes a job, once for all who ask for it: its folder, and its truth."""
 

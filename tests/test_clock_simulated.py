@@ -17,6 +17,8 @@ from tracekit.simulate.kineto import GroupNames, HostClock, RankWriter
 from tracekit.simulate.scenario import EPOCH_NS
 
 MS = 1_000_000
+LAYERS = 2
+"""Of the model: clocks are found by collectives, of which a step has enough."""
 
 
 def job(
@@ -29,7 +31,7 @@ def job(
 ) -> Path:
     """A job with one rank a host, each with a clock of its own; returns its run."""
     count = len(clocks)
-    found = prepare(Request("none", count, 5, layout, steps, decoys=()))
+    found = prepare(Request("none", count, 5, layout, steps, decoys=(), layers=LAYERS))
     topology = replace(found.plan.topology, gpus_per_host=1, nvlink_domain=1)
     found.plan = replace(found.plan, topology=topology, input_ns=input_ns)
     names = GroupNames(found.plan)
@@ -120,7 +122,7 @@ def late_pods(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pods(folder: Path, fault: str, seed: int, clocks: Sequence[HostClock]) -> list[int]:
     """Two tensor groups of eight, each rank a pod with a clock of its own; returns the culprits."""
-    found = prepare(Request(fault, len(clocks), seed, "tp8", 8, decoys=()))
+    found = prepare(Request(fault, len(clocks), seed, "tp8", 8, decoys=(), layers=LAYERS))
     names = GroupNames(found.plan)
     writers = [
         RankWriter(

@@ -36,6 +36,17 @@ def called(*words: object, **environment: str) -> tuple[int, str, list[dict[str,
     return done.returncode, done.stdout, [json.loads(line) for line in done.stderr.splitlines()]
 
 
+def called_here(
+    capsys: pytest.CaptureFixture[str], *words: object
+) -> tuple[object, str, list[dict[str, Any]]]:
+    """The same of a command in this process."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    out, err = capsys.readouterr()
+    return ended.value.code, out, [json.loads(line) for line in err.splitlines()]
+
+
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("logs")
@@ -72,11 +83,13 @@ def test_an_ingest_says_what_it_read_as_objects(traces: Path, tmp_path: Path) ->
         assert one["message"]
 
 
-def test_the_option_stands_before_or_after_the_command(traces: Path, tmp_path: Path) -> None:
+def test_the_option_stands_before_or_after_the_command(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ("ingest", traces, "--run", tmp_path / "run", "--workers", 1)
-    after = called(*words, *JSON)[2]
-    before = called(*JSON, *words)[2]
-    same = called("--log-format=json", *words, *JSON)[2]
+    after = called_here(capsys, *words, *JSON)[2]
+    before = called_here(capsys, *JSON, *words)[2]
+    same = called_here(capsys, "--log-format=json", *words, *JSON)[2]
     assert len(before) == len(after) == len(same)
 
 
@@ -95,9 +108,9 @@ def test_a_rollup_names_who_failed_and_counts(lake: Path) -> None:
     assert again[-1]["unchanged_count"] == 1
 
 
-def test_quiet_leaves_errors(lake: Path) -> None:
-    assert called("-q", "rollup", lake, "--workers", 1, *JSON)[2] == []
-    (said,) = called("-q", *JSON, "rollup", lake, "--workers", 1, "--strict")[2]
+def test_quiet_leaves_errors(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called_here(capsys, "-q", "rollup", lake, "--workers", 1, *JSON)[2] == []
+    (said,) = called_here(capsys, "-q", *JSON, "rollup", lake, "--workers", 1, "--strict")[2]
     assert said["level"] == "error"
 
 
@@ -111,8 +124,10 @@ def test_quiet_leaves_errors(lake: Path) -> None:
         ("ingest", "nowhere", *JSON),
     ],
 )
-def test_a_wrong_call_is_one_object(words: tuple[str, ...]) -> None:
-    code, out, said = called(*words)
+def test_a_wrong_call_is_one_object(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, said = called_here(capsys, *words)
     assert (code, out) == (2, "")
     assert [s["level"] for s in said] == ["error"]
     assert "\n" not in said[0].get("hint", "")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,15 +28,22 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*arguments: str | Path) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tracekit", *map(str, arguments)],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+Run = Callable[..., tuple[object, str, str]]
 
 
-def test_a_page_is_written_whole(job: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, stdout and stderr of a command."""
+
+    def call(*arguments: str | Path) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(a) for a in arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return call
+
+
+def test_a_page_is_written_whole(run: Run, job: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert run("diagnose", job, "--format", "html", "-o", page) == (0, "", f"wrote {page}\n")
     text = page.read_text()
@@ -47,13 +53,13 @@ def test_a_page_is_written_whole(job: Path, tmp_path: Path) -> None:
     assert 'id="step_times"' in text
 
 
-def test_every_figure_is_listed_without_a_run() -> None:
+def test_every_figure_is_listed_without_a_run(run: Run) -> None:
     code, out, _ = run("plot", "--list")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == [c.name for c in charts()]
 
 
-def test_a_figure_is_written_in_each_kind(job: Path, tmp_path: Path) -> None:
+def test_a_figure_is_written_in_each_kind(run: Run, job: Path, tmp_path: Path) -> None:
     with tracekit.open(job) as opened:
         figure = opened.plot("step_times")
     for suffix, signature in SIGNATURES.items():
@@ -72,7 +78,9 @@ def test_a_figure_is_written_in_each_kind(job: Path, tmp_path: Path) -> None:
         (("nowhere", "step_times"), "plot needs a run", "tracekit plot --list"),
     ],
 )
-def test_a_wrong_word_costs_no_reading(arguments: tuple[str, ...], message: str, hint: str) -> None:
+def test_a_wrong_word_costs_no_reading(
+    run: Run, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
     code, out, errors = run("plot", *arguments)
     assert (code, out) == (2, "")
     assert message in errors
@@ -80,7 +88,7 @@ def test_a_wrong_word_costs_no_reading(arguments: tuple[str, ...], message: str,
     assert "nowhere" not in errors
 
 
-def test_a_figure_without_rows_says_what_it_needs(job: Path, tmp_path: Path) -> None:
+def test_a_figure_without_rows_says_what_it_needs(run: Run, job: Path, tmp_path: Path) -> None:
     code, _, errors = run("plot", job, "stage_replicas", "-o", tmp_path / "f.svg")
     assert code == 2
     assert errors.startswith("error: nothing to draw for stage_replicas: it needs operations of")

@@ -196,3 +196,21 @@ def of_fields(text: str) -> list[Printed]:
 def of_links(text: str) -> list[Printed]:
     """``Link N: 25 GB/s``."""
     return [("link", Fraction(n)) for n in re.findall(rf"Link \d+: ({_NUMBER}) GB/s", text)]
+
+
+def of_dots(text: str) -> list[Printed]:
+    """perfquery's ``Name:.....number``; the number of the port that was asked is its name."""
+    found = re.findall(r"^(\w+):\.*(\d+)$", text, re.M)
+    return [(name, Fraction(number)) for name, number in found if name != "PortSelect"]
+
+
+def of_rows(text: str, names_count: int = 1) -> list[Printed]:
+    """Rows of tables that begin with a port: what stands after the first cells, by its column."""
+    port = re.compile(r"\s*(?:Eth|mgmt|port-channel|Po|Vlan|loopback|CPU)[\w/|.-]*\s")
+    return [
+        (f"column {place}", Fraction(cell.replace(",", "")))
+        for line in text.splitlines()
+        if port.match(line + " ")
+        for place, cell in enumerate(line.split()[names_count:])
+        if re.fullmatch(rf"{_NUMBER}|\d{{1,3}}(?:,\d{{3}})+", cell)
+    ]

@@ -15,10 +15,12 @@ from printed_numbers import (
     balance,
     of_csv,
     of_disks,
+    of_dots,
     of_exposition,
     of_fields,
     of_json,
     of_links,
+    of_rows,
     of_stalls,
     of_vmstat,
     of_xml,
@@ -28,6 +30,7 @@ HOSTS = Path(__file__).resolve().parents[3] / "fixtures" / "hosts"
 Reader = Callable[[str], list[Printed]]
 _plain = partial(of_json, without=frozenset({"timestamp", "number-of-cpus"}))
 _of_gpus = partial(of_csv, without=frozenset({"timestamp", "gpu_index"}))
+_of_parts = partial(of_rows, names_count=2)  # a port, and its queue or priority
 _WORDS = {"nvidia_smi_xml": "clock_event.*|ecc_.*|.*_pending|.*_failure"}
 _COUNTS_MORE = frozenset({"gnmi", "sonic_db"})
 """What is not read is counted with the words among it, or by objects."""
@@ -69,6 +72,20 @@ def _of_database(text: str) -> list[Printed]:
         (SHARED / "nvidia_smi/a100-sxm4-v12.xml", "nvidia_smi_xml", of_xml, 19, 196),
         (SHARED / "nvidia_smi/nanogpt_pr643_gpu_metrics.csv", "gpu_csv", _of_gpus, 15336, 0),
         (SHARED / "nvidia_smi/nvidia-smi.nvlink.status.a100.txt", "gpu_text", of_links, 0, 96),
+        (SHARED / "infiniband/perfquery_0x7cfe9003003b4b96.out", "infiniband", of_dots, 22, 0),
+        (SHARED / "infiniband/perfquery_0x506b4b03005c2740.out", "infiniband", of_dots, 22, 0),
+        (SHARED / "infiniband/perfquery-rcv-error_0x7cfe9003003b4b96-1.out", "infiniband",
+         of_dots, 6, 0),
+        (SHARED / "nxos/ShowInterfaceCounters_golden_output1_output.txt", "nxos", of_rows, 8, 0),
+        (SHARED / "nxos/ShowInterfaceCountersErrors_golden_output_output.txt", "nxos", of_rows,
+         468, 0),
+        (SHARED / "sonic_cli/pfcstat_t__show_pfc_counters_all.txt", "sonic_cli", of_rows, 96, 0),
+        (SHARED / "sonic_cli/pfcstat__show_pfc_counters_history_output.txt", "sonic_cli",
+         _of_parts, 72, 0),
+        (SHARED / "sonic_cli/queue_t__show_queue_counters.txt", "sonic_cli", _of_parts, 240, 0),
+        (SHARED / "sonic_cli/pgdrop_t__show_pg_dropped_packet_stat.txt", "sonic_cli", of_rows,
+         24, 0),
+        (SHARED / "sonic_cli/drop_t__dropstat_result.txt", "sonic_cli", of_rows, 18, 0),
         (HOSTS / "host01-diskstats.txt", "storage", of_disks, 234, 208),
         (HOSTS / "host01-pressure.txt", "pressure", of_stalls, 63, 140),
         (HOSTS / "host01-vmstat.txt", "vmstat", of_vmstat, 108, 113),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -272,7 +274,8 @@ ENTRIES: dict[str, type[Section]] = {
 SectionT = TypeVar("SectionT", bound=Section)
 
 
-def keys_of(kind: type[Section]) -> dict[str, str]:
+@cache
+def keys_of(kind: type[msgspec.Struct]) -> Mapping[str, str]:
     """Key in the file -> name of the field."""
     return {
         f.encode_name: f.name
@@ -284,11 +287,7 @@ def keys_of(kind: type[Section]) -> dict[str, str]:
 def plain(value: Any) -> Any:
     """The content as plain data: without what is unset, empty or internal."""
     if isinstance(value, msgspec.Struct):
-        items = (
-            (f.encode_name, plain(getattr(value, f.name)))
-            for f in msgspec.structs.fields(value)
-            if f.encode_name not in _INTERNAL
-        )
+        items = ((key, plain(getattr(value, name))) for key, name in keys_of(type(value)).items())
         return {k: v for k, v in items if v is not None and v != {} and v != []}
     if isinstance(value, tuple):
         return [plain(v) for v in value]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Column:
         return next((u for s, u in UNIT_SUFFIXES.items() if self.name.endswith(s)), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """One table: its grain (what one row is; the key) and its columns."""
 
@@ -68,7 +69,7 @@ class Table:
     grain: tuple[str, ...]
     columns: tuple[Column, ...]
 
-    @property
+    @cached_property
     def stored_columns(self) -> tuple[Column, ...]:
         """The columns that the Parquet files hold (all but the context columns)."""
         return tuple(c for c in self.columns if not c.is_context)
@@ -82,6 +83,10 @@ class Table:
 
     def arrow_schema(self) -> pa.Schema:
         """Arrow schema of the stored columns, in registry order."""
+        return self._arrow_schema
+
+    @cached_property
+    def _arrow_schema(self) -> pa.Schema:
         import pyarrow as pa
 
         return pa.schema([pa.field(c.name, _arrow_type(c.type)) for c in self.stored_columns])

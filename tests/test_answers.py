@@ -133,13 +133,18 @@ def told(run: Path, *, is_all_made: bool = False, **options: Any) -> str:
 def times_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Queries that DuckDB is asked from now on."""
     names: list[str] = []
-    execute = catalog.execute
+    execute, rows = catalog.execute, catalog.rows
 
     def counted(con: Any, query: query_file.Query, params: Any) -> Any:
         names.append(query.name)
         return execute(con, query, params)
 
+    def counted_rows(con: Any, name: str, params: Any) -> Any:
+        names.append(name)
+        return rows(con, name, params)
+
     monkeypatch.setattr(catalog, "execute", counted)
+    monkeypatch.setattr(catalog, "rows", counted_rows)
     return names
 
 
@@ -175,13 +180,17 @@ def test_what_many_queries_read_of_a_small_run_is_held_in_memory(
             assert kind(opened) == expected
 
 
+@pytest.mark.parametrize("is_small", [False, True])
 @pytest.mark.parametrize("is_held", [False, True])
-def test_what_a_diagnosis_shared_is_derived_again_for_whoever_asks_next(
-    run: Path, is_held: bool
+def test_what_a_diagnosis_shared_is_the_same_for_whoever_asks_next(
+    run: Path, is_held: bool, is_small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Macros that read a shared table are made anew: for who held the connection, or who asks."""
+    """Of a small run its tables stay; of others, macros that read them are made anew: for who held
+    the connection, or who asks."""
+    monkeypatch.setattr(reader, "IN_MEMORY_BYTES", reader.IN_MEMORY_BYTES if is_small else 0)
     shutil.rmtree(run / "answers")
     defined = "SELECT macro_definition FROM duckdb_functions() WHERE function_name = 'host_work'"
+    tables = "SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'shared_%'"
     text = "SELECT count(*) FROM rank_compute()"
     with tracekit.open(run) as opened:
         alone = opened.table("straggler").to_pylist()
@@ -190,13 +199,15 @@ def test_what_a_diagnosis_shared_is_derived_again_for_whoever_asks_next(
         con = opened.con if is_held else opened.run.prepare(())
         opened.diagnose(select=NARROW)
         ((definition,),) = con.execute(defined).fetchall()
-        assert ("shared_" in definition) == (not is_held)
+        assert ("shared_" in definition) == (is_small or not is_held)
+        assert (con.execute(tables).fetchall() != [(0,)]) == is_small
         if is_held:
             assert con.execute(text).fetchall() == [tuple(counted[0].values())]
         assert opened.rows(text).to_pylist() == counted
         assert opened.table("straggler").to_pylist() == alone
+        assert con.execute(text).fetchall() == [tuple(counted[0].values())]
         ((definition,),) = con.execute(defined).fetchall()
-        assert "shared_" not in definition
+        assert ("shared_" in definition) == is_small
 
 
 @pytest.mark.parametrize(
@@ -222,6 +233,10 @@ def test_a_kept_answer_is_the_answer(job: str, tmp_path: Path) -> None:
     with tracekit.open(tmp_path / "run") as opened:
         fresh = {query.name: opened.table(query.name).to_pylist() for query in queries}
         answers = Kept(opened.run)
+        # A diagnosis takes rows from DuckDB as they are, a table's go through Arrow.
+        asked = {q.name: rows for q in queries if (rows := answers.rows(q, {})) is not None}
+        assert {len(rows) > 0 for rows in asked.values()} == {False, True}
+        assert repr(asked) == repr({name: fresh[name] for name in asked})
         for query in queries:
             answers.add(query, {}, fresh[query.name])
         answers.save()

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -49,7 +49,7 @@ class Answers:
 
     def __init__(self, run: Run | duckdb.DuckDBPyConnection) -> None:
         self._run = run
-        self._macros: set[str] = set()
+        self._macros: dict[str, str] = {}
         self._is_activity_seen = False
         self._expected: tuple[str, ...] = ()
         self._large: dict[str, pa.Table] = {}
@@ -59,11 +59,15 @@ class Answers:
         if not isinstance(self._run, Run):
             return self._run
         asked = None if queries is None else tuple(queries)
+        texts = None if asked is None else [query.sql for query in asked]
+        return self._with_macros(self._with_tables(self._run, asked), texts)
+
+    def _with_tables(self, run: Run, asked: Sequence[Query] | None) -> duckdb.DuckDBPyConnection:
+        """The connection with the views of those queries; with all, unless named."""
         reads = None if asked is None else [name for query in asked for name in query.reads]
-        text = None if asked is None else "\n".join(query.sql for query in asked)
         self._see_selected_activity(reads)
         for_many = asked is not None and len(asked) >= MANY_QUERIES
-        return self._with_macros(self._run.prepare(reads, for_many=for_many), text)
+        return run.prepare(reads, for_many=for_many)
 
     def _see_selected_activity(self, reads: Collection[str] | None) -> None:
         """The rhythm of the selected readings instead of all: once, where a query asks for it.
@@ -82,7 +86,7 @@ class Answers:
             run.put(selected_tables(run.prepare(ACTIVITY_READS)))
 
     def _with_macros(
-        self, con: duckdb.DuckDBPyConnection, text: str | None
+        self, con: duckdb.DuckDBPyConnection, text: str | Iterable[str] | None
     ) -> duckdb.DuckDBPyConnection:
         assert isinstance(self._run, Run)  # noqa: S101  # a connection has all macros
         hosts = self._run.may_have_hosts
@@ -149,14 +153,24 @@ class Answers:
         if not names:
             yield
             return
-        hosts = not isinstance(self._run, Run) or self._run.may_have_hosts
+        run = self._run if isinstance(self._run, Run) else None
+        hosts = run is None or run.may_have_hosts
         unknown = [n for n in self._expected if not self._is_known(n)]
         also = sharing.sharing_with(names, unknown, may_have_hosts=hosts)
-        con = self.con(map(catalog.find, [*names, *also]))
-        # Who was given a connection with all macros may hold it; others ask for what they need.
-        is_held = not isinstance(self._run, Run) or self._macros >= macros.macros().keys()
-        loaded = None if is_held else self._macros
-        with sharing.shared(con, [*names, *also], may_have_hosts=hosts, loaded=loaded):
+        queries = [catalog.find(name) for name in (*names, *also)]
+        with ExitStack() as scope:
+            if run is not None and run.is_small:
+                con = self._with_tables(run, queries)
+                sharing.share(con, [*names, *also], self._macros, may_have_hosts=hosts)
+            else:
+                held = set(self._macros)  # whoever asked for these may hold the connection
+                con = self.con(queries)
+                loaded = None if run is None else self._macros
+                scope.enter_context(
+                    sharing.shared(
+                        con, [*names, *also], may_have_hosts=hosts, loaded=loaded, held=held
+                    )
+                )
             yield
             for name in also:
                 with suppress(QueryError):  # whoever asks for it is told why
@@ -238,7 +252,7 @@ def _side_by_side(
 
     def answer(name: str, con: duckdb.DuckDBPyConnection) -> Rows | QueryError:
         try:
-            return _rows(con, name, params)
+            return catalog.rows(con, name, params)
         except QueryError as error:
             return error
 
@@ -252,9 +266,3 @@ def _side_by_side(
         return
     with ThreadPoolExecutor(count, "query") as pool:
         yield from zip(names, pool.map(aside, names), strict=True)
-
-
-def _rows(
-    con: duckdb.DuckDBPyConnection, name: str, params: Mapping[str, object] = NO_PARAMS
-) -> Rows:
-    return catalog.run(con, name, **params).to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped

@@ -7,16 +7,16 @@ files. What a file declares, ``tracekit.query_file`` tells.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracekit import macros
 from tracekit.errors import QueryError, UsageError
 from tracekit.query_file import ParamValue, Query, did_you_mean, parse
 from tracekit.schema import table
-from tracekit.store import arrow_table
+from tracekit.store import arrow_table, plain_rows
 
 if TYPE_CHECKING:
     import duckdb
@@ -139,6 +139,7 @@ QUERY_FILES: tuple[str, ...] = (
     "net/port_events",
 )
 """Every query, in the order in which lists and documentation show them."""
+NO_MACROS: Mapping[str, str] = {}
 _DOMAIN = ":"
 _PATHS = {path.rpartition("/")[2]: path for path in QUERY_FILES}
 
@@ -211,23 +212,24 @@ def no_rows(con: duckdb.DuckDBPyConnection, query: Query) -> pa.Table:
 
 def load_macros(
     con: duckdb.DuckDBPyConnection,
-    text: str | None = None,
+    text: str | Iterable[str] | None = None,
     *,
     may_have_hosts: bool = True,
-    loaded: Collection[str] = (),
-) -> set[str]:
+    loaded: Mapping[str, str] = NO_MACROS,
+) -> dict[str, str]:
     """Create the macros that queries use in this connection, whose tables must exist.
 
-    With ``text`` (of queries) only those that it needs, and none of those that are ``loaded``;
-    the names of what was made. ``may_have_hosts``: whether a rank may have no GPU operations, so
-    that it is measured on its host.
+    With ``text`` (of queries) only those that it needs, and none of those that are ``loaded`` (by
+    name, with what made them); what was made, likewise. ``may_have_hosts``: whether a rank may
+    have no GPU operations, so that it is measured on its host.
     """
-    statements = macro_statements(may_have_hosts)
-    wanted = statements.keys() if text is None else macros.used_by(text, statements)
-    made = [name for name in statements if name in wanted and name not in loaded]
-    for name in made:
-        con.execute(statements[name])
-    return set(made)
+    statements = {**macro_statements(may_have_hosts), **loaded}
+    texts = (text,) if isinstance(text, str) else text
+    wanted = statements.keys() if texts is None else macros.used_by(*texts, known=statements)
+    made = {n: sql for n, sql in statements.items() if n in wanted and n not in loaded}
+    for sql in made.values():
+        con.execute(sql)
+    return made
 
 
 def macro_statements(may_have_hosts: bool) -> dict[str, str]:
@@ -244,6 +246,19 @@ def run(con: duckdb.DuckDBPyConnection, name: str, **params: object) -> pa.Table
     """
     query = find(name)
     return execute(con, query, query.bind(params))
+
+
+def rows(
+    con: duckdb.DuckDBPyConnection, name: str, params: Mapping[str, object]
+) -> list[dict[str, Any]]:
+    """The same as dictionaries."""
+    import duckdb
+
+    query = find(name)
+    try:
+        return plain_rows(con, query.sql, query.bind(params))
+    except duckdb.Error as error:
+        raise QueryError(f"query {query.name} failed: {error}") from error
 
 
 def stream(

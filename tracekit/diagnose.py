@@ -137,9 +137,9 @@ class _LaterReplay:
 
     @cached_property
     def _loaded(self) -> Replay:
-        from tracekit.replays import RankReplay
+        from tracekit.replays import NAMED, RankReplay
 
-        return RankReplay(self._answers.con())
+        return RankReplay(self._answers.con_naming(NAMED))
 
     def _price(self, name: str, ask: Callable[[Replay], float | None]) -> float | None:
         def asked() -> float | None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 MACRO_FILES: tuple[str, ...] = (
@@ -90,15 +90,20 @@ def macros() -> dict[str, Macro]:
 _WORD = re.compile(r"\w+")
 
 
-def used_by(text: str, known: Mapping[str, str] | None = None) -> set[str]:
-    """The macros that a text names, and those that they name; ``known`` are statements by name."""
+@lru_cache(maxsize=512)
+def _words(text: str) -> frozenset[str]:
+    """Of a query or a macro, whose text is asked for again and again."""
+    return frozenset(_WORD.findall(text))
+
+
+def used_by(*texts: str, known: Mapping[str, str] | None = None) -> set[str]:
+    """The macros that texts name, and those that they name; ``known`` are statements by name."""
     known = {m.name: m.sql for m in macros().values()} if known is None else known
     used: set[str] = set()
-    new = known.keys() & set(_WORD.findall(text))
+    new = known.keys() & frozenset().union(*map(_words, texts))
     while new:
         used |= new
-        words = {word for name in new for word in _WORD.findall(known[name])}
-        new = (known.keys() & words) - used
+        new = known.keys() & frozenset().union(*(_words(known[name]) for name in new)) - used
     return used
 
 

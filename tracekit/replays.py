@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracekit.errors import InputError
-from tracekit.store import release_freed
+from tracekit.store import arrow_table, release_freed
 from tracekit.whatif import (
     Cause,
     CollectiveReplay,
@@ -91,6 +91,11 @@ WHERE g.rank IS NOT NULL AND g.launch_start_ns IS NOT NULL AND g.category <> 'gr
 QUALIFY row_number() OVER (PARTITION BY g.source_id, g.place ORDER BY c.place) = 1
 """
 
+_RANKS = """
+SELECT rank, any_value(pp_rank), any_value(dp_rank), any_value(host) FROM rank
+WHERE rank IS NOT NULL GROUP BY rank ORDER BY rank
+"""
+
 # The clock that others are told against has no row of its own; of a clock without a row nothing
 # is known, and it is left alone.
 _CLOCKS = """
@@ -137,11 +142,29 @@ WHERE NOT is_warmup AND NOT is_partial ORDER BY capture_id, rank, step
 """
 
 
+NAMED = "\n".join(
+    (
+        *(
+            _STEADY_PIPELINE,
+            _MEMBERS,
+            _CALLS,
+            _LAUNCHES,
+            _OPERATIONS,
+            _CLOCKS,
+            _CLOCK_PAIRS,
+            _SYNCS,
+        ),
+        *(_STALLS, _STEPS, _RANKS),
+    )
+)
+"""Text that names every table and macro that ``RankReplay`` reads."""
+
+
 def replay_pipeline(
     con: duckdb.DuckDBPyConnection, dp: int | None = None, causes: Sequence[Cause] = ()
 ) -> WhatIf:
     """Replay the pipeline's operations; InputError where the run holds none."""
-    rows = con.sql(_STEADY_PIPELINE).to_arrow_table()
+    rows = arrow_table(con, _STEADY_PIPELINE)
     return analyse(from_pipeline_rows(rows, Layout(dp=dp)), causes)
 
 
@@ -152,35 +175,30 @@ def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | Stream
     must show one attempt.
     """
     where = places(con)
-    steps = con.sql(_STEPS).to_arrow_table()
-    operations, known, unlaunched = con.sql(_LAUNCHES).fetchall()[0]
+    steps = arrow_table(con, _STEPS)
+    operations, known, unlaunched = con.execute(_LAUNCHES).fetchall()[0]
     if operations and known and unlaunched <= MAX_UNLAUNCHED_RATIO * operations:
         # What queries have freed and what a replay holds must not add up to one peak.
         is_large = operations >= MANY_OPERATIONS
         if is_large:
             release_freed()
-        launched, syncs = con.sql(_OPERATIONS).to_arrow_table(), con.sql(_SYNCS).to_arrow_table()
+        launched, syncs = arrow_table(con, _OPERATIONS), arrow_table(con, _SYNCS)
         if is_large:
             release_freed()
         return StreamReplay(launched, syncs, steps, where)
-    return CollectiveReplay(
-        con.sql(_CALLS).to_arrow_table(), con.sql(_STALLS).to_arrow_table(), steps, where
-    )
+    return CollectiveReplay(arrow_table(con, _CALLS), arrow_table(con, _STALLS), steps, where)
 
 
 def places(con: duckdb.DuckDBPyConnection) -> Places:
     """Stage, replica, host and clock of each rank, as far as known."""
-    rows = con.sql(
-        "SELECT rank, any_value(pp_rank), any_value(dp_rank), any_value(host) FROM rank"
-        " WHERE rank IS NOT NULL GROUP BY rank ORDER BY rank"
-    ).fetchall()
-    clocks = con.sql(_CLOCKS).fetchall()
+    rows = con.execute(_RANKS).fetchall()
+    clocks = con.execute(_CLOCKS).fetchall()
     return Places(
         {int(r): int(s) for r, s, _, _ in rows if s is not None},
         {int(r): int(d) for r, _, d, _ in rows if d is not None},
         {int(r): str(h) for r, _, _, h in rows if h is not None},
         {int(r): (int(c), int(error)) for r, c, error in clocks},
-        {(int(a), int(b)): int(e) for a, b, e in con.sql(_CLOCK_PAIRS).fetchall()},
+        {(int(a), int(b)): int(e) for a, b, e in con.execute(_CLOCK_PAIRS).fetchall()},
     )
 
 
@@ -315,7 +333,7 @@ class RankReplay:
     @cached_property
     def _pipeline(self) -> PipelineReplay | None:
         try:
-            return prepare(from_pipeline_rows(self._con.sql(_STEADY_PIPELINE).to_arrow_table()))
+            return prepare(from_pipeline_rows(arrow_table(self._con, _STEADY_PIPELINE)))
         except InputError:
             return None
 

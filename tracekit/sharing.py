@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tracekit import macros
-from tracekit.catalog import find, macro_statements
+from tracekit.catalog import find, load_macros, macro_statements
 
 if TYPE_CHECKING:
     import duckdb
@@ -45,7 +46,8 @@ def shared(
     names: Iterable[str],
     *,
     may_have_hosts: bool = True,
-    loaded: set[str] | None = None,
+    loaded: dict[str, str] | None = None,
+    held: Collection[str] = (),
 ) -> Iterator[None]:
     """Within it, what two or more of the named queries would each derive is derived once.
 
@@ -55,31 +57,88 @@ def shared(
     tables that all queries give it is read from a table in memory (spilled like any other) instead
     of being expanded again.
 
-    Afterwards these macros are what they were. With ``loaded``, names of macros that are loaded,
-    they are taken from it instead: for whoever loads what is not in it before asking again, which
-    after a diagnosis nobody may do.
+    Afterwards these macros are what they were. With ``loaded``, the macros that are loaded, only
+    those are that somebody ``held`` before; others are taken from it, for whoever loads what is not
+    in it before asking again.
     """
-    texts = [find(name).sql for name in names]
     statements = macro_statements(may_have_hosts)
-    used = [macros.used_by(text, statements) for text in texts]
-    by_ranks = [m for m in BY_RANKS if any(m in words for words in used)]
-    parts = rank_ranges(con) if by_ranks else ()
-    each = macros.used_by(" ".join(by_ranks), statements) if len(parts) > 1 else set()
-    worth = [m for m in SHARED_MACROS if m in each or sum(m in words for words in used) > 1]
     made: list[str] = []
     try:
-        for name in worth:
-            if _share(con, name, SHARED_MACROS[name], parts if name in by_ranks else ()):
+        for name, parts in _worth(con, names, statements).items():
+            if _share(con, name, _calls(name, parts)):
                 made.append(name)
         yield
     finally:
-        if loaded is None:
-            for name in reversed(made):  # each is bound while those that it needs are tables
+        for name in reversed(made):  # each is bound while those that it needs are tables
+            if loaded is None or name in held:
                 con.execute(statements[name])
-        else:
-            loaded.difference_update(made)
+            else:
+                del loaded[name]
         for name in made:
             con.execute(f"DROP TABLE shared_{name}")
+
+
+def share(
+    con: duckdb.DuckDBPyConnection,
+    names: Iterable[str],
+    loaded: dict[str, str],
+    *,
+    may_have_hosts: bool = True,
+) -> None:
+    """The same for as long as the connection lasts, for a run so small that to plan takes longer
+    than to run.
+
+    Tables must be there, but no macros: those that are ``loaded``, by name, with what made them,
+    become more by what is derived. DuckDB binds a macro when it is made, and again wherever it is
+    named; so what is derived is no macro before, and what it is made of binds what is derived
+    already.
+    """
+    statements = macro_statements(may_have_hosts)
+    for name, parts in _worth(con, names, statements).items():
+        if loaded.get(name) == _reading(name):
+            continue
+        sources = _bodies(name, parts, statements)
+        loaded |= load_macros(con, sources, may_have_hosts=may_have_hosts, loaded=loaded)
+        if _share(con, name, [f"({source})" for source in sources]):
+            loaded[name] = _reading(name)
+
+
+_Ranks = Sequence[tuple[int, int]]
+"""First and last ranks that are derived at a time."""
+
+
+def _worth(
+    con: duckdb.DuckDBPyConnection, names: Iterable[str], statements: Mapping[str, str]
+) -> dict[str, _Ranks]:
+    """What to derive once for these queries, in order, and for which ranks at a time, where that
+    matters."""
+    used = [macros.used_by(find(name).sql, known=statements) for name in names]
+    by_ranks = [m for m in BY_RANKS if any(m in words for words in used)]
+    parts = rank_ranges(con) if by_ranks else ()
+    each = macros.used_by(*by_ranks, known=statements) if len(parts) > 1 else set()
+    worth = [m for m in SHARED_MACROS if m in each or sum(m in words for words in used) > 1]
+    return {name: parts if name in by_ranks else () for name in worth}
+
+
+def _calls(name: str, parts: _Ranks) -> list[str]:
+    """What gives a macro's rows, by macros."""
+    arguments = ", ".join(f"'{table}'" for table in SHARED_MACROS[name])
+    by_ranks = [f"{BY_RANKS[name]}({first}, {last})" for first, last in parts]
+    return by_ranks or [f"{name}({arguments})"]
+
+
+def _bodies(name: str, parts: _Ranks, statements: Mapping[str, str]) -> list[str]:
+    """The same without the macro."""
+    by_ranks = [_body(statements[BY_RANKS[name]], [*map(str, ranks)]) for ranks in parts]
+    return by_ranks or [_body(statements[name], [f"'{table}'" for table in SHARED_MACROS[name]])]
+
+
+def _body(statement: str, arguments: Sequence[str]) -> str:
+    head, _, body = statement.partition(" AS TABLE\n")
+    parameters = re.findall(r"\w+", head.partition("(")[2])
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        body = re.sub(rf"\b{parameter}\b", argument, body)
+    return body.rstrip(";\n")
 
 
 def sharing_with(
@@ -88,11 +147,11 @@ def sharing_with(
     """Of the other queries, those that derive what one of the named queries derives as well."""
     statements = macro_statements(may_have_hosts)
     names = [*names]
-    derived = macros.used_by(" ".join(find(n).sql for n in names), statements) & {*SHARED_MACROS}
+    derived = macros.used_by(*(find(n).sql for n in names), known=statements) & {*SHARED_MACROS}
     return [
         other
         for other in others
-        if other not in names and derived & macros.used_by(find(other).sql, statements)
+        if other not in names and derived & macros.used_by(find(other).sql, known=statements)
     ]
 
 
@@ -115,34 +174,30 @@ def rank_ranges(con: duckdb.DuckDBPyConnection) -> Sequence[tuple[int, int]]:
     return ranges
 
 
-def _share(
-    con: duckdb.DuckDBPyConnection,
-    name: str,
-    tables: Sequence[str],
-    parts: Sequence[tuple[int, int]],
-) -> bool:
-    """Whether the macro reads a table from now on; where it cannot be made, queries say why.
-
-    ``parts``: first and last ranks that are derived at a time, where not all are.
-    """
+def _share(con: duckdb.DuckDBPyConnection, name: str, sources: Sequence[str]) -> bool:
+    """Whether the macro reads a table of these rows from now on; where it cannot be made, queries
+    say why."""
     import duckdb
 
-    arguments = ", ".join(f"'{each}'" for each in tables)
-    markers = ", ".join(f"p{number}" for number in range(len(tables)))
-    sources = [f"{BY_RANKS[name]}({first}, {last})" for first, last in parts]
-    source, *rest = sources or [f"{name}({arguments})"]
+    first, *rest = sources
     try:
         existing = con.execute(
             "SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [f"shared_{name}"]
         )
         if existing.fetchall():
             return False  # it reads one already, whose maker goes on needing it
-        con.execute(f"CREATE TABLE shared_{name} AS FROM {source}")
+        con.execute(f"CREATE TABLE shared_{name} AS FROM {first}")
         for other in rest:
             con.execute(f"INSERT INTO shared_{name} FROM {other}")
     except duckdb.Error:
         with suppress(duckdb.Error):  # in a transaction that failed there is nothing to drop
             con.execute(f"DROP TABLE IF EXISTS shared_{name}")
         return False
-    con.execute(f"CREATE OR REPLACE MACRO {name}({markers}) AS TABLE FROM shared_{name}")
+    con.execute(_reading(name))
     return True
+
+
+def _reading(name: str) -> str:
+    """The statement that makes a macro read what was derived."""
+    markers = ", ".join(f"p{number}" for number in range(len(SHARED_MACROS[name])))
+    return f"CREATE OR REPLACE MACRO {name}({markers}) AS TABLE FROM shared_{name}"

@@ -123,16 +123,16 @@ def test_a_query_is_not_spared_by_one_that_failed(
     con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """expert_load is asked only where comm_summary shows exchanges: a failure shows nothing."""
-    run = catalog.run
+    rows = catalog.rows
     asked: list[str] = []
 
-    def fails(connection: Any, query: Any, *args: Any, **options: Any) -> Any:
-        asked.append(str(query))
+    def fails(connection: Any, query: str, params: Any) -> Any:
+        asked.append(query)
         if query == "comm_summary":
             raise QueryError("out of memory")
-        return run(connection, query, *args, **options)
+        return rows(connection, query, params)
 
-    monkeypatch.setattr(catalog, "run", fails)
+    monkeypatch.setattr(catalog, "rows", fails)
     facts = gather(Answers(con), JobFacts())
     assert "comm_summary" in facts.unavailable
     assert {"expert_load", "standing"} <= set(asked)

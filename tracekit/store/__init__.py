@@ -25,6 +25,7 @@ from tracekit.store.reader import (
     open_elsewhere,
     open_physical,
     open_run,
+    plain_rows,
     release_freed,
     warm,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "open_elsewhere",
     "open_physical",
     "open_run",
+    "plain_rows",
     "release_freed",
     "rows_of",
     "verify",

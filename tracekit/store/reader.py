@@ -88,6 +88,11 @@ class Run:
         return self._connected.may_have_hosts
 
     @property
+    def is_small(self) -> bool:
+        """Whether what many queries need of it is held in memory."""
+        return sum(f.file_bytes for f in self.manifest.files) <= IN_MEMORY_BYTES
+
+    @property
     def con(self) -> duckdb.DuckDBPyConnection:
         """The connection with every table."""
         return self.prepare()
@@ -100,8 +105,7 @@ class Run:
         ``for_many``: many queries will read them, so a small run's are held in memory.
         """
         con, waiting, *_ = self._connected
-        is_held = for_many and sum(f.file_bytes for f in self.manifest.files) <= IN_MEMORY_BYTES
-        kind = "TABLE" if is_held else "VIEW"
+        kind = "TABLE" if for_many and self.is_small else "VIEW"
         for name in list(waiting) if names is None else names:
             select = waiting.pop(name, None)
             if select is not None:
@@ -293,6 +297,20 @@ def arrow_table(
     if con in _one_threaded:
         return con.execute(text, dict(params or {})).to_arrow_table()
     return con.sql(text, params=dict(params or {})).to_arrow_table()
+
+
+def plain_rows(
+    con: duckdb.DuckDBPyConnection, text: str, params: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The same as dictionaries, whose values are numbers, text or lists of these.
+
+    Arrow's rows of a statement would be copied by a second statement.
+    """
+    if con not in _one_threaded:
+        return arrow_table(con, text, params).to_pylist()  # type: ignore[no-any-return]
+    result = con.execute(text, dict(params or {}))
+    names = [name for name, *_ in result.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
 def lock(con: duckdb.DuckDBPyConnection) -> None:

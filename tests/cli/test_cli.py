@@ -302,7 +302,7 @@ def test_ctrl_c_ends_a_real_ingest_and_leaves_no_half_run(tmp_path: Path) -> Non
     assert process.stdout.readline() == "go\n"
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)  # it ends in any case: its exit code says why
     assert "Traceback" not in errors
     assert process.returncode == 130, errors
     assert not (tmp_path / "run" / "manifests").exists()

@@ -116,7 +116,7 @@ def compare(
 
     is_above, step = compared.exceeds(bar), compared.step
     if step.ratio > bar and are_single(compared.baseline, compared.candidate):
-        sure = share(max(0.0, step.low_ratio or 0.0))
+        sure = share(max(0.0, compared.sure_ratio or 0.0))
         note(
             "--fail-above, and each side is one run: a busier machine can be slower as well"
             if is_above

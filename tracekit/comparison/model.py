@@ -260,11 +260,28 @@ class Comparison:
         Where each side is one run, the whole interval must lie above it: how much runs differ is
         assumed there and not measured, so what was measured alone proves too little.
         """
-        step = self.step
-        if step is None or not step.is_significant or step.low_ratio is None:
+        step, sure = self.step, self.sure_ratio
+        if step is None or not step.is_significant or sure is None:
             return False
         is_measured = not are_single(self.baseline, self.candidate)
-        return (step.ratio if is_measured else step.low_ratio) > ratio
+        return (step.ratio if is_measured else sure) > ratio
+
+    @property
+    def sure_ratio(self) -> float | None:
+        """By how much of the baseline's step the candidate is slower at least, with 95 %
+        confidence; None where that cannot be said.
+
+        Of training logs the steps themselves may say so where a few long saves leave the mean open.
+        """
+        if self.step is None or self.step.low_ratio is None:
+            return None
+        steps_s = [
+            part.difference.low_s
+            for part in self.attribution
+            if part.cause == "step" and part.is_significant and part.difference.low_s is not None
+        ]
+        base_s = self.baseline.mean_s or 0.0
+        return max(self.step.low_ratio, *(s / base_s for s in steps_s if base_s > 0), -1.0)
 
     def to_json(self) -> str:
         """The public JSON document."""

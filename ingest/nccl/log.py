@@ -118,6 +118,8 @@ class LogReader:
         self.messages_count = 0
         self.unknown_count = 0
         self.torn_count = 0
+        self.long_count = 0
+        self.garbled_count = 0
         self.shapes: Counter[str] = Counter()
         self.shape_places: dict[str, int] = {}
         self.times: list[int] = []
@@ -141,6 +143,8 @@ class LogReader:
         heads = self.splitter.heads
         before = self.place
         block = Block(batch)
+        self.long_count += bool(batch) and len(batch[-1]) > lines.MAX_LINE_BYTES
+        self.garbled_count += block.garbled_count
         rest = self.steps.take(block, before + 1)
         if rest is not None and len(rest) < len(batch) / 2:
             block = Block([line for _, line in rest])
@@ -599,6 +603,18 @@ class LogReader:
             self.torn_count,
             severity="info",
             doc="Lines into which several messages were written; they were taken apart.",
+        )
+        count(
+            "long_line",
+            self.long_count,
+            severity="info",
+            doc="Lines over a megabyte, or pieces of them, each of which counts as a line.",
+        )
+        count(
+            "garbled_line",
+            self.garbled_count,
+            severity="info",
+            doc="Lines that are no UTF-8: in another encoding, or no text.",
         )
         count(
             "glued_prefix",

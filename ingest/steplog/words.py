@@ -56,6 +56,17 @@ class Block:
         return pa.array(self.lines, pa.large_binary())
 
     @cached_property
+    def garbled_count(self) -> int:
+        """Lines that are no UTF-8."""
+        import polars as pl
+
+        try:
+            pl.Series(self.raw).cast(pl.String)
+        except pl.exceptions.PolarsError:
+            return sum(not _is_utf8(line) for line in self.lines)
+        return 0
+
+    @cached_property
     def text(self) -> pl.Series:
         """The lines; what is no UTF-8 is replaced."""
         return decoded(self.raw)
@@ -63,6 +74,14 @@ class Block:
     @cached_property
     def _joined(self) -> bytes:
         return b"\n".join(self.lines)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def decoded(raw: pa.LargeBinaryArray) -> pl.Series:

@@ -305,6 +305,9 @@ def test_garbage_long_lines_and_other_encodings_are_passed_over(tmp_path: Path) 
     )
     rows = steps_of(tmp_path, data + b"\n")
     assert [r["step"] for r in rows] == [7, 7]
+    counts = nccl_logs.read_file(tmp_path / "train.log").counts
+    assert counts["garbled_line"] == 1
+    assert counts["long_line"] == 5  # pieces of two megabytes
 
 
 def test_numbers_that_no_column_holds_are_left_out_and_counted(tmp_path: Path) -> None:

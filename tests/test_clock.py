@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
 from tracekit import clock as clock_module
-from tracekit.clock import EARLY, LATE, UNKNOWN, Instances, Offset, align
+from tracekit.clock import EARLY, LATE, UNKNOWN, Alignment, Instances, Offset, align
 
 MS = 1_000_000
 BASE = 1_784_602_867_000_000_000
@@ -43,6 +45,12 @@ def run(*groups: Instances, **options: bool) -> dict[int, Offset]:
     last = max(int(g.end_ns[g.end_ns < LATE].max()) for g in groups)
     found = align(groups, clocks, start_ns=first, end_ns=last, **options)
     return {o.clock_id: o for o in found.offsets}
+
+
+def pairs_of(found: Alignment, *groups: Iterable[int]) -> list[tuple[int, int, int]]:
+    """Two clocks and how far they may be apart."""
+    columns = (column.tolist() for column in found.pairs(groups))
+    return list(zip(*columns, strict=True))
 
 
 @pytest.mark.parametrize("skew_ms", [-50, 5, 50, 1000])
@@ -171,7 +179,7 @@ def test_clocks_that_meet_in_short_operations_are_told_apart_far_from_the_refere
             assert abs(off) <= apart <= errors[a] + errors[b] + 2
     assert max(int(found.apart_ns(a)[b]) for a in (4, 5, 6, 7) for b in (4, 5, 6, 7)) < 200_000
     # Only clocks of one group are kept, and only where that says more than the reference does.
-    kept = {(a, b): e for a, b, e in found.pairs([(4, 5, 6, 7), (0, 4), (0, 1, 2, 3)])}
+    kept = {(a, b): e for a, b, e in pairs_of(found, (4, 5, 6, 7), (0, 4), (0, 1, 2, 3))}
     assert {(4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7)} <= set(kept)
     assert not {(a, b) for a, b in kept if a < 4 <= b}
     assert all(kept[a, b] == found.apart_ns(a)[b] for a, b in kept)
@@ -195,7 +203,7 @@ def test_clocks_that_meet_each_other_but_not_the_reference_are_compared() -> Non
     found = align([rounds((1, 2), [0, 0, 20_000], 50_000, 1)], range(3))
     assert [o.error_ns for o in found.offsets] == [None, None]
     assert found.apart_ns(0).tolist() == [0, UNKNOWN, UNKNOWN]
-    ((one, other, apart),) = found.pairs([(0, 1, 2)])
+    ((one, other, apart),) = pairs_of(found, (0, 1, 2))
     assert (one, other) == (1, 2)
     assert 20_000 <= apart < 200_000
 
@@ -204,7 +212,7 @@ def test_clocks_that_are_not_moved_are_as_far_apart_as_they_are() -> None:
     """Nothing connects 1 and 2 with the reference, so neither is moved, and they are 40 ms off."""
     found = align([rounds((1, 2), [0, 0, 40 * MS], 50_000, 1)], range(3))
     assert [o.offset_ns for o in found.offsets] == [0, 0]
-    ((_, _, apart),) = found.pairs([(0, 1, 2)])
+    ((_, _, apart),) = pairs_of(found, (0, 1, 2))
     assert 40 * MS <= apart < 43 * MS
 
 
@@ -214,7 +222,7 @@ def test_contradicting_bounds_compare_nothing() -> None:
     back = Instances((0, 1), start[:, ::-1].copy(), end[:, ::-1].copy(), np.full(1, 8))
     found = align([Instances((0, 1), start, end, np.full(1, 8)), back], range(2))
     assert found.apart_ns(0)[1] == UNKNOWN
-    assert list(found.pairs([(0, 1)])) == []
+    assert pairs_of(found, (0, 1)) == []
 
 
 def test_no_more_pairs_than_the_limit_and_small_groups_first(
@@ -222,7 +230,7 @@ def test_no_more_pairs_than_the_limit_and_small_groups_first(
 ) -> None:
     monkeypatch.setattr(clock_module, "MAX_PAIRS", 6)
     found = align(two_nodes([0] * 8), range(8))
-    kept = {(a, b) for a, b, _ in found.pairs([range(8), (4, 5, 6, 7)])}
+    kept = {(a, b) for a, b, _ in pairs_of(found, range(8), (4, 5, 6, 7))}
     assert kept == {(4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7)}
 
 

@@ -123,7 +123,7 @@ def test_the_search_says_what_the_closure_over_all_pairs_says(
             assert offset.error_ns == (None if known == UNKNOWN else known)
         # Asked for some clocks only, the search ends early and says the same.
         some = [range(count // 2), range(count // 3, count), (0, count - 1)]
-        assert all(e == apart[a, b] for a, b, e in found.pairs(some)), seed
+        assert all(e == apart[a, b] for a, b, e in zip(*found.pairs(some), strict=True)), seed
         seen["moved"] += bool(values.any())
         seen["unknown"] += bool((farthest == UNKNOWN).any())
         seen["slack or room"] += bool(farthest.any())

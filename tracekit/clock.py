@@ -18,7 +18,6 @@ where they scatter little and do not depend on the size of the operation.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -121,38 +120,50 @@ class Alignment:
         apart[at] = 0
         return apart
 
-    def pairs(self, groups: Iterable[Iterable[int]]) -> Iterator[tuple[int, int, int]]:
-        """Clocks that share one of the groups and how far they may be apart, each pair once: only
-        where that is less than what both may be off against the reference, and MAX_PAIRS at most,
-        the smallest groups first."""
+    def pairs(self, groups: Iterable[Iterable[int]]) -> tuple[Ints, Ints, Ints]:
+        """Clocks that share one of the groups, the other one of each, and how far the two may be
+        apart; each pair once: only where that is less than what both may be off against the
+        reference, and MAX_PAIRS at most, the smallest groups first."""
         import numpy as np
 
-        if self._left is None:
-            return
-        errors = {o.clock_id: o.error_ns for o in self.offsets}
-        for source, others in self._asked(groups).items():
-            apart = self._left.apart_ns(self._at[source], np.array([self._at[o] for o in others]))
-            for other in others:
-                error_ns = int(apart[self._at[other]])
-                through = errors.get(source, 0), errors.get(other, 0)
-                is_tighter = None in through or error_ns < sum(e or 0 for e in through)
-                if error_ns != UNKNOWN and is_tighter:
-                    yield source, other, error_ns
+        told = [np.empty((3, 0), np.int64)]
+        if self._left is not None:
+            ids = np.array(self.clock_ids, np.int64)
+            known = {o.clock_id: o.error_ns for o in self.offsets}
+            errors = (known.get(clock, 0) for clock in self.clock_ids)
+            error_ns = np.array([UNBOUND if e is None else e for e in errors])
+            for source, others in self._asked(groups).items():
+                apart = self._left.apart_ns(source, others)[others]
+                is_tighter = apart < error_ns[source] + error_ns[others]
+                kept = (apart != UNKNOWN) & is_tighter
+                clock = np.full(kept.sum(), ids[source])
+                told.append(np.stack([clock, ids[others[kept]], apart[kept]]))
+        clocks, others, apart = np.concatenate(told, axis=1)
+        return clocks, others, apart
 
-    def _asked(self, groups: Iterable[Iterable[int]]) -> dict[int, list[int]]:
-        """The later clocks of each clock's groups."""
-        asked: dict[int, dict[int, None]] = defaultdict(dict)
-        count = 0
-        for group in sorted({tuple(sorted(set(g))) for g in groups}, key=lambda g: (len(g), g)):
-            for i, source in enumerate(group):
-                for other in group[i + 1 :]:
-                    if other in asked[source]:
-                        continue
-                    if count >= MAX_PAIRS:
-                        return {s: list(others) for s, others in asked.items() if others}
-                    asked[source][other] = None
-                    count += 1
-        return {s: list(others) for s, others in asked.items() if others}
+    def _asked(self, groups: Iterable[Iterable[int]]) -> dict[int, Ints]:
+        """The later clocks of each clock's groups, as places in clock_ids."""
+        import numpy as np
+
+        asked: dict[int, Ints] = {}
+        left, is_new = MAX_PAIRS, np.ones(len(self.clock_ids), bool)
+        several = {tuple(sorted(found)) for g in groups if len(found := set(g)) > 1}
+        for group in sorted(several, key=lambda g: (len(g), g)):
+            places = np.array([self._at[clock] for clock in group])
+            for i, source in enumerate(places[:-1].tolist()):
+                others = places[i + 1 :]
+                before = asked.get(source)
+                if before is not None:
+                    is_new[before] = False
+                    others = others[is_new[others]]
+                    is_new[before] = True
+                others = others[:left]
+                left -= len(others)
+                if len(others):
+                    asked[source] = others if before is None else np.concatenate([before, others])
+                if not left:
+                    return asked
+        return asked
 
 
 UNKNOWN = -1

@@ -12,6 +12,7 @@ from tracekit.derive.calls import Calls
 from tracekit.derive.matching import Matched
 from tracekit.derive.pairs import HOST_SLACK_NS, is_on_host
 from tracekit.derive.placement.sources import Source
+from tracekit.schema import table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,24 +133,30 @@ def offset_rows(
     return rows
 
 
-def pair_rows(aligned: Mapping[Key, Alignment], matched: Matched) -> list[dict[str, Any]]:
-    """The rows of ``clock_pair``: clocks of the members of one communicator."""
+def pair_table(aligned: Mapping[Key, Alignment], matched: Matched) -> pa.Table:
+    """``clock_pair``: clocks of the members of one communicator. As columns, for of a thousand
+    clocks there are half a million pairs."""
+    import numpy as np
+    import pyarrow as pa
+
     groups: dict[Key, list[set[int]]] = defaultdict(list)
     for communicator in matched.communicators:
         if not communicator.refusal:
             key = (communicator.attempt, communicator.capture)
             groups[key].append(set(communicator.clocks.values()))
-    return [
-        {
-            "attempt": attempt,
-            "capture_id": capture,
-            "clock_id": clock,
-            "other_clock_id": other,
+    schema = table("clock_pair").arrow_schema()
+    parts = [schema.empty_table()]
+    for (attempt, capture), alignment in sorted(aligned.items()):
+        clocks, others, error_ns = alignment.pairs(groups[attempt, capture])
+        columns = {
+            "attempt": np.full(len(clocks), attempt),
+            "capture_id": np.full(len(clocks), capture),
+            "clock_id": clocks,
+            "other_clock_id": others,
             "error_ns": error_ns,
         }
-        for (attempt, capture), alignment in sorted(aligned.items())
-        for clock, other, error_ns in alignment.pairs(groups[attempt, capture])
-    ]
+        parts.append(pa.table([pa.array(columns[f.name], f.type) for f in schema], schema))
+    return pa.concat_tables(parts).combine_chunks()
 
 
 def corrections(

@@ -117,7 +117,7 @@ def align(given: Given, done: Done) -> Aligned:
         errors_ns={o.clock_id: o.error_ns or 0 for listed in offsets.values() for o in listed},
         source_context=arrow("source_context", context),
         clock_offset=arrow("clock_offset", clock_offsets.offset_rows(offsets, placed.used)),
-        clock_pair=arrow("clock_pair", clock_offsets.pair_rows(aligned, stepped.matched)),
+        clock_pair=clock_offsets.pair_table(aligned, stepped.matched),
         step=clock_offsets.moved_steps(stepped.steps, corrections),
     )
 

@@ -205,6 +205,11 @@ class Steps:
     def _durs_ns(self) -> dict[StepKey, float]:
         return {key: self._dur_ns(ranks.values()) for key, ranks in self.by_key.items()}
 
+    @cached_property
+    def longest_ns(self) -> dict[StepKey, int]:
+        """Of each step how long the slowest rank took for it."""
+        return {k: max(row.dur_ns for row in ranks.values()) for k, ranks in self.by_key.items()}
+
     @staticmethod
     def _dur_ns(ranks: Collection[RankStep]) -> float:
         starts = [row.start_ns for row in ranks if row.start_ns is not None]

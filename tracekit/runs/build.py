@@ -27,6 +27,7 @@ from tracekit.runs.keys import (
     hash_of,
     ingestor_versions,
     job_digest,
+    readers,
     whole,
 )
 from tracekit.runs.plan import (
@@ -169,7 +170,8 @@ class Staleness:
 
 def staleness(manifest: Manifest) -> Staleness:
     """What of a run is from other versions than these."""
-    older = tuple(s for s in manifest.sources if is_older(s))
+    known = readers()
+    older = tuple(s for s in manifest.sources if is_older(s, known))
     return Staleness(manifest.derive_version != derive_version(), older)
 
 

@@ -126,16 +126,17 @@ def held_of(
     split = {path.rpartition("!")[0] for path in digests}
     leaving: set[int] = set()
     again: list[SourceFile] = []
+    known = readers()
     for source in previous.sources:
         path = whole(source.path, source.folder)
         if path in split and "!" not in source.path:
             leaving.add(source.source_id)
         elif path in keys:
-            if keys[path] != source.key or is_older(source) or path in moved:
+            if keys[path] != source.key or is_older(source, known) or path in moved:
                 leaving.add(source.source_id)
-        elif source.key in given and is_older(source):
+        elif source.key in given and is_older(source, known):
             leaving.add(source.source_id)  # it was given from another place
-        elif file := _read_again(source, previous, columns, may_read):
+        elif file := _read_again(source, previous, columns, known if may_read else None):
             leaving.add(source.source_id)
             again.append(explain(file, columns))
     standing = tuple(s for s in previous.sources if s.source_id not in leaving)
@@ -167,9 +168,9 @@ def _split_shards(
     return tuple(files_left), tuple(carried)
 
 
-def is_older(source: SourceEntry) -> bool:
-    """Whether its ingestor has since changed, or is no more."""
-    return bool(source.reader) and source.reader not in readers()
+def is_older(source: SourceEntry, known: Collection[str]) -> bool:
+    """Whether its ingestor has since changed, or is no more: it is none of these ``readers()``."""
+    return bool(source.reader) and source.reader not in known
 
 
 def _read_by_another(files: Sequence[SourceFile], previous: Manifest) -> set[str]:
@@ -185,15 +186,16 @@ def _read_by_another(files: Sequence[SourceFile], previous: Manifest) -> set[str
 
 
 def _read_again(
-    source: SourceEntry, previous: Manifest, columns: Columns, may_read: bool
+    source: SourceEntry, previous: Manifest, columns: Columns, known: Collection[str] | None
 ) -> SourceFile | None:
     """The file of a source that was not given and must be read again; None where its rows stand.
+    For another reader than the ``known`` ones it is not read where these are None.
 
     StoreError where they cannot, and the file is gone or has changed.
     """
     said = columns_text(columns(whole(source.path, source.folder)))
     must = previous.registry_version != REGISTRY_VERSION or said != source.columns
-    if not must and not (may_read and is_older(source)):
+    if not must and (known is None or not is_older(source, known)):
         return None
     again = _found_again(source)
     if again is None and must:

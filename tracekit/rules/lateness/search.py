@@ -297,7 +297,7 @@ class Delays:
             usual = median_of_others(ordered, own) if rank in here else median(ordered)
             # Others wait in their step for what the rank did behind the last call of its own step
             # before: that may be longer than what the job takes for the step.
-            excess = min(own - usual, max(r.dur_ns for r in facts.steps.by_key[key].values()))
+            excess = min(own - usual, facts.steps.longest_ns[key])
             total += max(0.0, excess)
             is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
             if is_late and excess > limits.min_outlier_mads * scatter(

@@ -85,15 +85,18 @@ def int_list(value: str | Sequence[int] | None) -> tuple[int, ...] | None:
     if not value.strip().startswith("["):
         return None
     numbers = _NUMBERS.findall(value)
-    if any(len(n) > _MAX_DIGITS for n in numbers):
+    if max(map(len, numbers), default=0) > _MAX_DIGITS:
         return None
-    return tuple(int(n) for n in numbers)
+    return tuple(map(int, numbers))
 
 
 def rank_list(value: str | Sequence[int] | None) -> tuple[int, ...] | None:
     """Global ranks as the producer lists them; None where one cannot be a rank."""
     listed = int_list(value)
-    return listed if listed is None or all(0 <= r < MAX_RANKS for r in listed) else None
+    if not listed:
+        return listed
+    # Each rank of a job names all of them: that is their square, so the loop is not Python's.
+    return listed if min(listed) >= 0 and max(listed) < MAX_RANKS else None
 
 
 def group_ranks(

@@ -181,7 +181,9 @@ def _fill_distributed(result: Header, info: dict[str, Any]) -> None:
 
 
 def _is_ints(value: object) -> bool:
-    return isinstance(value, list) and all(type(v) is int and abs(v) < 2**31 for v in value)
+    if not isinstance(value, list) or not {int}.issuperset(map(type, value)):
+        return False
+    return not value or (min(value) > -(2**31) and max(value) < 2**31)
 
 
 def _label(value: object) -> str | None:

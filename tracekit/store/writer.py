@@ -149,19 +149,37 @@ def _is_castless(spec: Table, schema: pa.Schema) -> bool:
 
 
 def _conformed(spec: Table, due: Sequence[_Part]) -> list[pa.Table]:
-    """The parts with exactly the stored columns; those of a source put together first."""
+    """The parts with exactly the stored columns, in their order. Those of a source are put together
+    first, and then sources whose columns are alike: the columns that a thousand of them lack are
+    filled once."""
     import pyarrow as pa
 
     tables: list[pa.Table] = []
+    for is_stored, group in groupby(due, key=lambda part: part[0] is None):
+        if is_stored:
+            tables += [rows for _, rows in group]
+            continue
+        for _, alike in groupby(_by_source(group), key=lambda rows: rows.schema):
+            tables.append(conform(spec, pa.concat_tables(alike), None, is_packed=True))
+    return tables
+
+
+def _by_source(due: Iterable[_Part]) -> Iterator[pa.Table]:
+    """The rows of each source, with its id."""
+    import pyarrow as pa
+
     for source_id, group in groupby(due, key=lambda part: part[0]):
         parts = [rows for _, rows in group]
-        if source_id is None:
-            tables += parts
-            continue
         with contextlib.suppress(pa.ArrowException):  # a column is text here, a dictionary there
             parts = [pa.concat_tables(parts, promote_options="default")]
-        tables += [conform(spec, rows, source_id, is_packed=True) for rows in parts]
-    return tables
+        for rows in parts:
+            numbered = pa.repeat(pa.scalar(source_id, pa.int32()), rows.num_rows)
+            at = rows.schema.get_field_index("source_id")
+            yield (
+                rows.append_column("source_id", numbered)
+                if at < 0
+                else rows.set_column(at, "source_id", numbered)
+            )
 
 
 def _common(tables: Sequence[pa.Table]) -> pa.Schema:

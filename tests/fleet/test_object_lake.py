@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
+from store_servers import command
 
 from tracekit import api, catalog, fetch, objects, runs, schema
 from tracekit.cluster import Cluster
@@ -286,6 +287,24 @@ def test_in_place_every_query_answers_as_of_a_copy(
         assert counts == copy.rows(statement).to_pylist()
         assert beside == dict(copy.answers.each(some))
     assert not parts
+
+
+def test_a_figure_without_findings_is_drawn_of_what_it_needs(
+    bucket: Path, job: Path, parts: dict[str, int], tmp_path: Path
+) -> None:
+    lake = make_lake(URI)
+    lake.add([job], name="j", workers=1)
+    words = ["plot", str(lake.path("j")), "step_times", "--no-findings", "-o"]
+    assert command(*words, str(tmp_path / "there.svg")) == 0
+    stored = {n for n in Objects(str(lake.path("j"))).sizes() if n.endswith(".parquet")}
+    assert parts.keys() < stored
+    assert any("/collective-" in name for name in stored - parts.keys())
+    assert not list((bucket.parent.parent / "cache").rglob("*.parquet"))
+    parts.clear()
+    api.open(lake.path("j")).close()
+    assert command(*words, str(tmp_path / "copy.svg")) == 0
+    assert not parts
+    assert (tmp_path / "there.svg").read_bytes() == (tmp_path / "copy.svg").read_bytes()
 
 
 def test_in_place_only_the_columns_and_row_groups_that_are_asked_for_are_read(

@@ -49,7 +49,7 @@ def plot(
     dashboards.chart(name)  # a wrong name must not cost an ingest
     look.check_name(output)
     check_target(output, force)
-    with open_target([target], job, part) as run:
+    with open_target([target], job, part, in_place=not findings) as run:
         tell_losses(run)
         figure = run.plot(name, findings=findings)
     write_bytes(look.picture(figure, output.suffix), output)

@@ -36,6 +36,16 @@ def test_a_stall_in_step_on_all_ranks_costs_its_length_once(name: str, make_job:
 
 
 @ALL
+@pytest.mark.parametrize(("longer_ms", "is_uneven"), [(60, True), (59, False)])
+def test_of_stalls_that_differ_twofold_the_mean_is_called_one(
+    name: str, longer_ms: int, is_uneven: bool, make_job: MakeJob
+) -> None:
+    job = make_job(steps_count=12).stall(QUERY_OF[name], [2], [3, 9], 30)
+    (finding,) = look(name, job.stall(QUERY_OF[name], [2], [6, 12], longer_ms)).findings
+    assert ("on average" in finding.summary) == is_uneven
+
+
+@ALL
 def test_a_job_that_never_stalls_has_no_finding(name: str, make_job: MakeJob) -> None:
     job = make_job().stall(QUERY_OF[name], range(4), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0)
     assert look(name, job) == RuleOutcome()

@@ -35,7 +35,6 @@ from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import seconds
 
 
 class AllocatorStallThresholds(StallThresholds):
@@ -51,7 +50,7 @@ class AllocatorStallThresholds(StallThresholds):
 def _says(stall: StallSummary) -> str:
     verb = "stops" if stall.subject.startswith("Rank ") else "stop"
     return (
-        f"{stall.subject} {verb} for {seconds(stall.mean_stall_s)} of freeing and allocating GPU "
+        f"{stall.subject} {verb} for {stall.lasts} of freeing and allocating GPU "
         f"memory {stall.often}, and the job waits."
     )
 

@@ -55,7 +55,7 @@ class CheckpointStallThresholds(StallThresholds):
 
 def _says(stall: StallSummary) -> str:
     return (
-        f"Writing a checkpoint stops training for {seconds(stall.mean_stall_s)} {stall.often}, "
+        f"Writing a checkpoint stops training for {stall.lasts} {stall.often}, "
         f"on {stall.subject.lower()}."
     )
 

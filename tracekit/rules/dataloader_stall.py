@@ -42,7 +42,7 @@ from tracekit.rules.lateness.search import late_ranks
 from tracekit.rules.lateness.telling import late_finding, matched_note, score_evidence, waiting
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import ranks_phrase, seconds
+from tracekit.wording import ranks_phrase
 
 
 class DataloaderStallThresholds(StallThresholds, LatenessThresholds, ExcessThresholds):
@@ -56,7 +56,7 @@ class DataloaderStallThresholds(StallThresholds, LatenessThresholds, ExcessThres
 def _says(stall: StallSummary) -> str:
     verb = "waits" if stall.subject.startswith("Rank ") else "wait"
     return (
-        f"{stall.subject} {verb} {seconds(stall.mean_stall_s)} for input {stall.often}, "
+        f"{stall.subject} {verb} {stall.lasts} for input {stall.often}, "
         "with nothing else running: the data loader is too slow."
     )
 

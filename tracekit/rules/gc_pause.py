@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
-from tracekit.wording import seconds
 
 
 class GcPauseThresholds(StallThresholds):
@@ -39,7 +38,7 @@ class GcPauseThresholds(StallThresholds):
 def _says(stall: StallSummary) -> str:
     verb = "stops" if stall.subject.startswith("Rank ") else "stop"
     return (
-        f"{stall.subject} {verb} for {seconds(stall.mean_stall_s)} of Python garbage collection "
+        f"{stall.subject} {verb} for {stall.lasts} of Python garbage collection "
         f"{stall.often}, and the job waits."
     )
 

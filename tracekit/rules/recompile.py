@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from tracekit.rules.base import PROFILE, Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
-from tracekit.wording import seconds
 
 
 class RecompileThresholds(StallThresholds):
@@ -41,7 +40,7 @@ def _says(stall: StallSummary) -> str:
     verb = "compiles" if stall.subject.startswith("Rank ") else "compile"
     return (
         f"{stall.subject} {verb} the model again {stall.often}, for "
-        f"{seconds(stall.mean_stall_s)} with an idle GPU, and the job waits."
+        f"{stall.lasts} with an idle GPU, and the job waits."
     )
 
 

@@ -92,6 +92,13 @@ class StallSummary:
     """In which steps, how many these are, and how regular."""
     is_window: bool = False
     """Whether what stands for the steps is a window without any."""
+    is_uneven: bool = False
+    """Whether the longest stall is twice the shortest or more: the mean is then none of them."""
+
+    @property
+    def lasts(self) -> str:
+        """For how long a step stalls, in words."""
+        return seconds(self.mean_stall_s) + (" on average" if self.is_uneven else "")
 
     @property
     def often(self) -> str:
@@ -244,7 +251,8 @@ def _finding(
     steps = facts.steps
     keys = [d.key for d in stalled]
     scope = facts.scope(ranks, keys)
-    mean_stall_ns = fmean(max(d.stalls_ns.values()) for d in stalled)
+    lasted_ns = [max(d.stalls_ns.values()) for d in stalled]
+    mean_stall_ns = fmean(lasted_ns)
     summary = StallSummary(
         subject=ranks_phrase(scope.ranks, facts.ranks),
         stalled_steps_count=len(stalled),
@@ -255,6 +263,7 @@ def _finding(
         cost_ratio=cost_ns / steps.step_ns,
         often_in_steps=how_often([key.step for key in keys], len(steps)),
         is_window=facts.is_window,
+        is_uneven=max(lasted_ns) >= 2 * min(lasted_ns),
     )
     price = _price(facts, limits, text, stalled, ranks, cost_ns)
     kinds, basis = _instruments(facts, limits, stalled, text)

@@ -33,7 +33,6 @@ from __future__ import annotations
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import seconds
 
 
 class SyncStallThresholds(StallThresholds):
@@ -53,7 +52,7 @@ def _says(stall: StallSummary) -> str:
     where = "again and again" if stall.is_window else "inside the step"
     return (
         f"{stall.subject} {verb} for the GPU {where} {stall.often}, after which {whose} "
-        f"{seconds(stall.mean_stall_s)} until new work is launched."
+        f"{stall.lasts} until new work is launched."
     )
 
 

@@ -68,6 +68,7 @@ UNDECIDED = {
         data_lines: len(others) > 2
         data_lines: len(paths) > 2
         recurrence: number % 100 in (11, 12, 13)
+        stalls: max(lasted_ns) >= 2 * min(lasted_ns)
         html: len(parts) % 2 == 0
         text: max((len(r[4]) for r in rows))
         text: max(MIN_NAME_WIDTH, room - gaps - sum(widths) + widths[2])
@@ -109,6 +110,7 @@ CONSTANTS = {
         model.SCHEMA_VERSION
     """,
     "what a table was made with": "ports.MIN_RHO",
+    "what a printed figure can tell": "benchmarks.MIN_RATED_BYTES_PER_S",
     "what counts as equal": "build.ROUNDING_RATIO steps.SAME_RATIO",
 }
 """Names of modules for a number, by what it is."""

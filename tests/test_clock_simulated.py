@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,9 +186,9 @@ def test_a_late_rank_within_the_error_of_the_pair_is_not_named(
 ) -> None:
     """As above, where the members' clocks may be 10 ms apart."""
 
-    def wide(self: Alignment, groups: object) -> Iterator[tuple[int, int, int]]:
-        count = len(self.clock_ids)
-        return ((a, b, 10 * MS) for a in range(count) for b in range(a + 1, count))
+    def wide(self: Alignment, groups: object) -> tuple[Any, Any, Any]:
+        clocks, others = np.array([*combinations(self.clock_ids, 2)], np.int64).T
+        return clocks, others, np.full(len(clocks), 10 * MS)
 
     monkeypatch.setattr(Alignment, "pairs", wide)
     assert blamed(late_pods, tmp_path / "run") == set()

@@ -175,7 +175,7 @@ def test_a_bug_of_ours_quotes_nothing_of_the_file(job: Path) -> None:
     script = (
         "import sys; from tracekit.cli import main; from tracekit import catalog\n"
         f"def fail(*_, **__): raise ValueError('cannot read {SECRET}')\n"
-        "catalog.run = fail; main(sys.argv[1:])"
+        "catalog.run = catalog.rows = fail; main(sys.argv[1:])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, "diagnose", str(job)],

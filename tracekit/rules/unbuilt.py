@@ -35,7 +35,7 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "false-dependency",
         "queues of the device",
         "which hardware queue each stream has, which no trace records",
-        "by hand: some steps with another CUDA_DEVICE_MAX_CONNECTIONS, and tracekit compare",
+        "by hand: some steps with another CUDA_DEVICE_MAX_CONNECTIONS, and both runs compared",
     ),
 )
 

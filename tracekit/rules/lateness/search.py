@@ -119,15 +119,14 @@ def _late_alone(
 
 
 def _ranks_of_half_messages(facts: Facts) -> set[int]:
-    """Ranks of a job that sends messages with calls whose other side is not recorded, as where a
-    neighbour's trace breaks off: whom they waited for there is not known."""
+    """Ranks of a job that sends messages with some whose other side is not recorded or not known,
+    as where a neighbour's trace is missing or breaks off: whom they waited for is not told."""
     if not is_piped(facts):
         return set()
     return {
         int(rank)
         for row in facts.of("match_coverage")
-        if not row["is_trusted"]
-        and (row["method"] is None or (row["method"] == "pair" and row["group_id"] is not None))
+        if not row["is_trusted"] and row["method"] in (None, "pair")
         for rank in row["ranks"] or ()
     }
 

@@ -192,7 +192,7 @@ def peers_of(facts: Facts, late: LateRank) -> list[int]:
     stage = stages.get(late.rank)
     same = [r for r in others if stages.get(r) == stage]
     size = sum(s == stage for s in stages.values())
-    return same if 2 * len(same) >= size else others
+    return same if len(same) >= size - len(same) else others
 
 
 def absent_note(late: LateRank) -> str:

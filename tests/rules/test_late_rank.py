@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -145,76 +144,6 @@ def test_of_a_stage_of_seven_ranks_none_is_typical(make_job: MakeJob) -> None:
     for row in job.rows["straggler"]:
         row["stage"] = 2 if row["rank"] > 16 else row["rank"] // 6
     assert not LATE.run(job.facts()).findings
-
-
-def in_small_stages(
-    make_job: MakeJob, own_ms: float = 35.0, by_stage: Sequence[float] = (1, 15, 10, 5)
-) -> Any:
-    """Stages that are waited for by their place; rank 13 takes longer than its peers, and has a
-    fifth of all waiting, which is little beside how far the stages lie apart."""
-    size = -(-16 // len(by_stage))
-    delays = {r: by_stage[r // size] for r in range(16)} | {13: own_ms}
-    job = late_job(
-        make_job, delays, stages={r: r // size for r in range(16)}, peer=1.0, ranks_count=16
-    )
-    job.rows["straggler"][13]["peer_ratio"] = 1.3
-    return job
-
-
-def of_small_stages(
-    make_job: MakeJob, own_ms: float = 35.0, *, slow: float | None = 1.2, **given: Any
-) -> Any:
-    facts = in_small_stages(make_job, own_ms, **given).facts()
-    if slow is None:
-        return facts
-    return replace(facts, replay=Replayed({(13,): own_ms - 5}, {13: slow}))
-
-
-def test_a_rank_of_a_small_stage_is_set_against_it_and_scatters_as_ranks_of_all_stages_do(
-    make_job: MakeJob,
-) -> None:
-    (finding,) = LATE.run(of_small_stages(make_job)).findings
-    assert finding.scope.ranks == (13,)
-    assert "by its own doing (23 % of all such waiting)" in finding.summary
-    assert finding.impact.s_per_step == pytest.approx(0.030), "beyond what its stage's others take"
-
-
-@pytest.mark.parametrize("slow", [None, 1.04])
-def test_only_a_replay_knows_what_places_make_others_wait(
-    make_job: MakeJob, slow: float | None
-) -> None:
-    """A cut trace of a healthy pipeline accused a rank: the job could not be replayed any more."""
-    assert not LATE.run(of_small_stages(make_job, slow=slow)).findings
-
-
-def test_without_places_the_stages_hide_it(make_job: MakeJob) -> None:
-    facts = of_small_stages(make_job)
-    for row in facts.of("straggler"):
-        row["stage"] = None
-    assert not LATE.run(facts).findings
-
-
-def test_of_a_stage_of_three_none_is_typical(make_job: MakeJob) -> None:
-    by_stage = (1, 20, 10, 20, 5, 1)
-    assert not LATE.run(of_small_stages(make_job, 45.0, by_stage=by_stage)).findings
-
-
-@pytest.mark.parametrize("peer", [None, 1.09])
-def test_who_is_behind_its_stage_by_no_time_of_its_own_is_not_named(
-    make_job: MakeJob, peer: float | None
-) -> None:
-    facts = of_small_stages(make_job)
-    facts.of("straggler")[13]["peer_ratio"] = peer
-    assert not LATE.run(facts).findings
-
-
-def test_ranks_of_every_stage_scatter_as_much(make_job: MakeJob) -> None:
-    """What the others of one stage do alike is no measure where ranks of the others do not."""
-    facts = of_small_stages(make_job)
-    for row in facts.of("late_steps"):
-        if row["rank"] < 12:
-            row["exposed_gap_ns"] += (row["rank"] % 2) * 30_000_000
-    assert not LATE.run(facts).findings
 
 
 def test_below_a_twentieth_of_the_step_nobody_is_named(make_job: MakeJob) -> None:
@@ -621,28 +550,6 @@ def test_a_share_of_the_waiting_with_which_nothing_agrees_must_be_half(
     replay = Replayed({}, dict.fromkeys(delays_ms, slowdown))
     found = LATE.run(replace(facts, replay=replay)).findings
     assert len(found) == named
-
-
-@pytest.mark.parametrize(
-    ("row", "op", "is_named"),
-    [
-        ({"method": None, "group_id": None}, "send", False),
-        ({"method": "pair", "group_id": "2>3"}, "recv", False),
-        ({"method": "pair", "group_id": "0>1", "ranks": [0]}, "send", True),
-        ({"method": "pair", "group_id": None}, "send", False),
-        ({"method": None, "group_id": None}, "all_reduce", True),
-    ],
-)
-def test_who_has_messages_without_an_other_side_is_not_named_by_one_score(
-    make_job: MakeJob, row: dict[str, Any], op: str, is_named: bool
-) -> None:
-    """Of a pipeline whose last trace broke off or was missing, the stage before it was accused: it
-    had waited for messages that nobody was left to have sent."""
-    job = late_job(make_job, {2: 25}, peer=None)
-    job.rows["comm_summary"] = [{"op": op}]
-    unmatched = coverage(is_trusted=False, reason="not matched", **{"ranks": [2], **row})
-    job.rows["match_coverage"] = [coverage(), unmatched]
-    assert bool(LATE.run(job.facts()).findings) is is_named
 
 
 def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace(

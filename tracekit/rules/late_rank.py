@@ -10,9 +10,7 @@ How it shows
     with computing is 5 % of the step or more, beyond what the typical rank causes. Beside a rank
     that has most of the waiting, the others are asked for their share of the rest: then its own
     time, and the replay where there is one, must agree. So they must where a rank is asked among
-    those of its pipeline stage: all stages wait for one another by the schedule, and hide it. Of a
-    stage of four to seven ranks it must have a fifth of all stages' waiting, be behind its own by
-    more than ranks of any stage scatter, and be slow by replay.
+    those of its pipeline stage: all stages wait for one another by the schedule, and hide it.
 
 Why it hurts
     A synchronous job is as slow as its slowest rank, and every rank looks equally slow.
@@ -29,8 +27,7 @@ When this is wrong
     neither its own time nor the replay speaks against a rank, only half of all waiting does: the
     ranks of a pipeline's last stage end the others' waiting by their place. A rank of a pipeline
     that is late among those of its stage only is named where its own time agrees, and the replay
-    where there is one: a stage whose ranks are alike is slow as a stage (stage-imbalance). A rank
-    with messages whose other side is not recorded is not named by its share of the waiting alone.
+    where there is one: a stage whose ranks are alike is slow as a stage (stage-imbalance).
 
 Source
     Diagnosis D29 and 3.11.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import fmean, median
@@ -22,9 +22,8 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     Each has a share of all waiting that noise does not give. Where a rank is far behind, even in
     few steps, it has most of the waiting and leaves the others little: so those that are found are
     set aside, and the others are asked for their share of the rest. Stages of a pipeline wait for
-    one another by the schedule, each for as long as its place asks; so a rank is asked among those
-    of its own, whose place is the same: first with its share of all waiting, then, where the others
-    hide that too, with its share of theirs.
+    one another by the schedule, each for as long as its place asks; so a rank that all stages
+    together hide is asked among those of its own.
     """
     steps = facts.steps
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
@@ -35,11 +34,7 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     while late_beside and len(rows) - len(alone_late) >= limits.min_rest_count:
         late_beside = _late_alone(facts, limits, rows, [late.rank for late in alone_late])
         alone_late = alone_late + late_beside
-    stages = sorted({row["stage"] for row in rows.values()} - {None})
-    if stages:
-        found = [late.rank for late in alone_late]
-        alone_late = alone_late + _late_alone(facts, limits, rows, found, is_by_place=True)
-    for stage in stages:
+    for stage in sorted({row["stage"] for row in rows.values()} - {None}):
         found = [late.rank for late in alone_late]
         peers = [r for r, row in rows.items() if row["stage"] == stage and r not in found]
         if len(peers) >= limits.min_stage_count:
@@ -55,15 +50,12 @@ def _late_alone(
     rows: Mapping[int, Row],
     aside: Sequence[int],
     stage: int | None = None,
-    is_by_place: bool = False,
 ) -> list[LateRank]:
     """Ranks that are far behind the others, leaving ``aside`` those that are found already; with
-    ``stage`` ranks of that stage that are far behind its others; ``is_by_place``: far behind the
-    others of their stage, by more than ranks of any stage are.
+    ``stage`` ranks of that stage that are far behind its others.
 
     What a few ranks share of the rest may be little and chance: beside others that are late, or
-    among those of a stage, no score may speak against a rank. By its place it must have every
-    score: only a replay knows what the schedule alone makes the others wait.
+    among those of a stage, no score may speak against a rank.
     """
     steps, delays = facts.steps, step_delays_ns(facts)
     is_asked = {r: stage is None or row["stage"] == stage for r, row in rows.items()}
@@ -73,11 +65,8 @@ def _late_alone(
     if rest_share <= 0:
         return []
     late_alone = []
-    halved = _ranks_of_half_messages(facts)
-    stages = {r: rows[r]["stage"] for r in rest} if is_by_place else None
-    beside = Delays(delays, steps.keys, rest, stages)
-    asked = rest if stages is None else beside.with_peers(limits.min_rest_count)
-    for rank in asked:
+    beside = Delays(delays, steps.keys, rest)
+    for rank in rest:
         row, its_share = rows[rank], shares[rank] / rest_share
         late, cost_ns = beside.beyond_typical(rank, limits, facts)
         cost_ratio = cost_ns / steps.step_ns
@@ -96,9 +85,7 @@ def _late_alone(
             None if what_if is None else what_if >= 1 + limits.min_cost_ratio,
         )
         agreed = sum(score is True for score in scores)
-        if agreed == 1 and (its_share < limits.min_lone_share_ratio or rank in halved):
-            continue
-        if is_by_place and agreed < len(scores):
+        if agreed == 1 and its_share < limits.min_lone_share_ratio:
             continue
         if (aside or stage is not None) and (False in scores or agreed < limits.min_scores_count):
             continue
@@ -116,19 +103,6 @@ def _late_alone(
             )
         )
     return late_alone
-
-
-def _ranks_of_half_messages(facts: Facts) -> set[int]:
-    """Ranks of a job that sends messages with some whose other side is not recorded or not known,
-    as where a neighbour's trace is missing or breaks off: whom they waited for is not told."""
-    if not is_piped(facts):
-        return set()
-    return {
-        int(rank)
-        for row in facts.of("match_coverage")
-        if not row["is_trusted"] and row["method"] in (None, "pair")
-        for rank in row["ranks"] or ()
-    }
 
 
 def _enough(fair: float, limits: LatenessThresholds) -> float:
@@ -300,27 +274,17 @@ def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
 
 
 class Delays:
-    """What each of some ranks delays in each of some steps, set against the others each time: with
-    ``stages`` against those of its stage, while the scatter is of all stages, each rank about its
-    own: the few of one stage would not tell it."""
+    """What each of some ranks delays in each of some steps, set against the others each time."""
 
     def __init__(
         self,
         delays: Mapping[StepKey, Mapping[int, int]],
         keys: Sequence[StepKey],
         ranks: Sequence[int],
-        stages: Mapping[int, int | None] | None = None,
     ) -> None:
         self._delays = delays
         self._by_key = {k: {r: delays.get(k, {}).get(r, 0) for r in ranks} for k in keys}
-        self._stages = stages
-        self._ordered = {k: self._in_order(here) for k, here in self._by_key.items()}
-
-    def with_peers(self, least: int) -> list[int]:
-        """Ranks whose stage is known and has so many others."""
-        stages = self._stages or {}
-        sizes = Counter(stages.values())
-        return [r for r, s in stages.items() if s is not None and sizes[s] > least]
+        self._ordered = {k: sorted(here.values()) for k, here in self._by_key.items()}
 
     def beyond_typical(
         self, rank: int, limits: LatenessThresholds, facts: Facts
@@ -329,50 +293,24 @@ class Delays:
         late: list[StepKey] = []
         total = 0.0
         for key, here in self._by_key.items():
-            own = self._delays.get(key, {}).get(rank, 0)
-            usual = self._usual(self._ordered[key], rank, own, rank in here)
+            own, ordered = self._delays.get(key, {}).get(rank, 0), self._ordered[key]
+            usual = median_of_others(ordered, own) if rank in here else median(ordered)
             # Others wait in their step for what the rank did behind the last call of its own step
             # before: that may be longer than what the job takes for the step.
             excess = min(own - usual, facts.steps.longest_ns[key])
             total += max(0.0, excess)
             is_late = excess >= limits.late_step_ratio * facts.steps.step_ns
-            if is_late and excess > limits.min_outlier_mads * self._scatter_beside(rank, here):
+            if is_late and excess > limits.min_outlier_mads * scatter(
+                [ns for r, ns in here.items() if r != rank]
+            ):
                 late.append(key)
         return late, min(total / len(self._by_key), facts.steps.step_ns)
 
     def is_outlier(self, rank: int, limits: LatenessThresholds) -> bool:
         """Whether the rank delays more than the scatter of the other ranks would."""
-        own = self._totals[rank]
-        if self._stages is None:
-            beyond = own - median(ns for r, ns in self._totals.items() if r != rank)
-        else:
-            beyond = own - self._usual(self._in_order(self._totals), rank, own, True)
-        return beyond > limits.min_outlier_mads * self._scatter_beside(rank, self._totals)
-
-    def _place(self, rank: int) -> int | None:
-        return None if self._stages is None else self._stages[rank]
-
-    def _in_order(self, here: Mapping[int, int]) -> dict[int | None, list[int]]:
-        """Delays of those that are set against each other, ascending, by stage (None: all)."""
-        ordered: dict[int | None, list[int]] = defaultdict(list)
-        for rank, ns in here.items():
-            ordered[self._place(rank)].append(ns)
-        return {place: sorted(values) for place, values in ordered.items()}
-
-    def _usual(
-        self, ordered: Mapping[int | None, Sequence[int]], rank: int, own: int, is_among: bool
-    ) -> float:
-        """What those delay that the rank is set against."""
-        peers = ordered[self._place(rank)]
-        return median_of_others(peers, own) if is_among else median(peers)
-
-    def _scatter_beside(self, rank: int, here: Mapping[int, int]) -> float:
-        """How the other ranks' delays scatter."""
-        others = {r: ns for r, ns in here.items() if r != rank}
-        if self._stages is None:
-            return scatter(list(others.values()))
-        levels = {place: median(values) for place, values in self._in_order(others).items()}
-        return scatter([ns - levels[self._place(r)] for r, ns in others.items()])
+        others = [ns for r, ns in self._totals.items() if r != rank]
+        beyond = self._totals[rank] - median(others)
+        return beyond > limits.min_outlier_mads * scatter(others)
 
     @cached_property
     def _totals(self) -> dict[int, int]:

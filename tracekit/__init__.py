@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def __dir__() -> list[str]:
     # What there is, imported or not; modules that happen to be imported are no part of it.
-    return ["__version__", "api", "ingest", "open"]
+    return ["__version__", "api", "compare", "ingest", "open"]
 
 
 def __getattr__(name: str) -> Any:

@@ -166,7 +166,7 @@ def test_a_long_table_is_folded_in_a_ticket(make_job: MakeJob) -> None:
 
 
 def test_dir_shows_what_there_is() -> None:
-    assert dir(tracekit) == ["__version__", "api", "ingest", "open"]
+    assert dir(tracekit) == ["__version__", "api", "compare", "ingest", "open"]
     assert all(hasattr(tracekit, name) for name in dir(tracekit))
 
 

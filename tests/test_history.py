@@ -137,6 +137,52 @@ def test_a_bar_that_goes_on_repeats_what_was_not_saved(
     assert restart["first_step"] == 46 - repeated
 
 
+def test_a_bar_that_begins_anew_in_each_epoch_tells_all_its_steps() -> None:
+    rows = [
+        {"source_id": 0, "place": place, "format": "tqdm", "epoch": epoch, "step": step,
+         "total_steps_count": 60, "elapsed_ns": s * SECOND}
+        for place, (epoch, step, s) in enumerate([(1, 60, 30), (2, 60, 360), (3, 20, 10)], 1)
+    ]  # fmt: skip
+    steps, _ = told(rows)
+    assert [(s["steps_count"], s["dur_ns"], s["wall_ns"]) for s in steps] == [
+        (60, SECOND // 2, 30 * SECOND),
+        (60, 6 * SECOND, 360 * SECOND),
+        (20, SECOND // 2, 10 * SECOND),
+    ]
+    # Drawn last at 50 of 60, ten more steps lie before the next bar, and no time is known of them.
+    steps, _ = told([rows[0] | {"step": 50}, rows[1]])
+    assert [(s["steps_count"], s["wall_ns"]) for s in steps] == [(50, 30 * SECOND), (70, None)]
+
+
+def running(*said: tuple[int, float, float], epoch: int = 0, place: int = 1) -> list[Row]:
+    """Lines of step, its own seconds, and the mean since the epoch began."""
+    return [
+        {"source_id": 0, "place": at, "format": "timm", "epoch": epoch, "step": step,
+         "total_steps_count": 100, "dur_ns": round(own * SECOND), "is_averaged": False,
+         "running_dur_ns": round(mean * SECOND)}
+        for at, (step, own, mean) in enumerate(said, place)
+    ]  # fmt: skip
+
+
+def test_between_two_running_means_lie_the_steps_that_no_line_tells() -> None:
+    # 10 steps in 5 s, then 10 in 35 s of which the line's own took 0.5.
+    steps, _ = told(running((9, 0.5, 0.5), (19, 0.5, 2.0), (20, 4.0, 2.1)))
+    assert [s["dur_ns"] for s in steps] == [SECOND // 2, 3_500_000_000, 4 * SECOND]
+    # Of another epoch is another mean.
+    steps, _ = told([*running((9, 0.5, 0.5)), *running((9, 0.25, 2.0), epoch=1, place=2)])
+    assert [s["dur_ns"] for s in steps] == [SECOND // 2, SECOND // 4]
+
+
+@pytest.mark.parametrize(("step", "expected_s"), [(489, 1.0), (599, 0.5)])
+def test_a_running_mean_tells_nothing_where_rounding_is_much_of_it(
+    step: int, expected_s: float
+) -> None:
+    # Ten steps of 1 s: 0.5 ms of rounding on 990 and 1,210 steps is 4.95 and 6.05 % of them.
+    rows = running((step, 0.5, 1.0), (step + 10, 0.5, 1.0))
+    steps, _ = told([r | {"total_steps_count": 1000} for r in rows])
+    assert steps[1]["dur_ns"] == expected_s * SECOND
+
+
 def test_two_moves_of_a_bar_do_not_tell_that_it_goes_on() -> None:
     steps, _ = told(bar(0, 41, 42))
     assert sum(s["steps_count"] for s in steps) == 42

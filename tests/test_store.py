@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,7 @@ from tracekit import schema, store
 from tracekit.errors import QueryError, StoreError
 from tracekit.store import Run, Selection
 from tracekit.store import manifest as manifests
+from tracekit.store.reader import _ADDED, _physical
 
 
 def _rows(**columns: list[object]) -> pa.Table:
@@ -404,3 +406,14 @@ def test_what_queries_freed_goes_back_to_the_system_and_what_is_open_stays() -> 
     if kept - before < 20 << 20:
         pytest.skip("this DuckDB keeps nothing of what its queries freed")
     assert now - before < (kept - before) / 2
+
+
+@pytest.mark.parametrize("name", sorted(_ADDED))
+def test_columns_that_runs_kept_before_lack_are_null(name: str) -> None:
+    of = schema.table(name)
+    old = [c for c in of.stored_columns if c.name not in _ADDED[name]]
+    values = ", ".join(f"CAST(NULL AS {c.type}) AS {c.name}" for c in old)
+    con = duckdb.connect()
+    found = con.sql(_physical(of, {name: f"(SELECT {values})"}))
+    assert found.columns == [c.name for c in of.stored_columns]
+    assert len(found.fetchall()) == 1

@@ -5,7 +5,10 @@ A pattern's groups say what a line holds, and their names in which unit:
 - ``step``, ``total``: number of the step, and of the job's last one; ``epoch`` where steps count
   anew in each, counted from 0 (``epoch_from_1``: from 1);
 - ``dur_ms``, ``dur_s``: how long a step took, the mean since the line before where the format is
-  averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began;
+  averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began; ``month``, ``day`` and
+  ``day_clock`` where the date has no year;
+- ``input_wait_s``: how long of that it waited for its input; ``running_dur_s`` and
+  ``running_input_wait_s``: the means of both since the epoch or the job began;
 - ``samples``, ``tokens``: consumed so far; ``loss``, ``learning_rate``, ``grad_norm``;
 - ``tflops`` a GPU and ``mfu_percent`` as the program states them;
 - ``time``, of a user's own pattern alone: seconds, ms, us or ns since the epoch, or a date and a
@@ -153,9 +156,92 @@ FORMATS: tuple[StepFormat, ...] = (
         is_averaged=True,
         fields=(
             ("dur_s", r"[ \t]time: +([\d.]+)"),
+            ("input_wait_s", r"[ \t]data_time: +([\d.]+)"),
             ("learning_rate", rf"[ \t]lr: +({_NUMBER})"),
             ("loss", rf"[ \t]loss: +({_NUMBER})"),
             ("grad_norm", rf"[ \t]grad_norm: +({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "pytorch_example",
+        ("Data ", "Time ", "time "),
+        r"\b(?:Epoch|Train): ?\[(?:(?P<epoch_from_1>\d+)/\d+|(?P<epoch>\d+))\] ?"
+        r"\[ *(?P<step>\d+)/(?P<total>\d+)\]\s.*?(?:[Tt]ime|Batch)[ :]",
+        "PyTorch's ImageNet example, and what is built on it: Swin, semseg, Pointcept",
+        fields=(
+            ("dur_s", r"\b(?:[Tt]ime|Batch):? +([\d.]+) +\("),
+            ("running_dur_s", r"\b(?:[Tt]ime|Batch):? +[\d.]+ +\( *([\d.]+)\)"),
+            ("input_wait_s", r"\bData:? +([\d.]+) +\("),
+            ("running_input_wait_s", r"\bData:? +[\d.]+ +\( *([\d.]+)\)"),
+            ("loss", rf"\b[Ll]oss:? +({_NUMBER})"),
+            ("learning_rate", rf"\b[Ll][Rr]:? +({_NUMBER})"),
+            ("grad_norm", rf"\bgrad_norm ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "timm",
+        ("  Data: ",),
+        r"\bTrain: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<total>\d+) +\(",
+        "timm (train.py)",
+        fields=(
+            ("dur_s", r"  Time: ([\d.]+)s,"),
+            ("running_dur_s", r"/s +\( *([\d.]+)s,"),
+            ("input_wait_s", r"  Data: ([\d.]+) \("),
+            ("running_input_wait_s", r"  Data: [\d.]+ \( *([\d.]+)\)"),
+            ("loss", rf"  Loss: +({_NUMBER})"),
+            ("learning_rate", rf"  LR: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "metric_logger",
+        ("  data: ",),
+        r"\bEpoch: \[(?P<epoch>\d+)\] +\[ *(?P<step>\d+)/(?P<total>\d+)\] +eta: ",
+        "torchvision's references (MetricLogger), and what copies it: DETR, DINO, MAE, BEiT",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r"  time: ([\d.]+)"),
+            ("input_wait_s", r"  data: ([\d.]+)"),
+            ("loss", rf"  loss: ({_NUMBER})"),
+            ("learning_rate", rf"  lr: ({_NUMBER})"),
+            ("grad_norm", rf"  grad_norm: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "detectron2",
+        ("data_time: ",),
+        r"(?:\[(?P<month>\d\d)/(?P<day>\d\d) (?P<day_clock>\d\d:\d\d:\d\d) [^\]]{1,99}\]: +)?"
+        rf"\beta: [^:]{{1,20}}:\d\d:\d\d +iter: (?P<step>\d+) +total_loss: (?P<loss>{_NUMBER}|nan)",
+        "Detectron2 and D2Go (CommonMetricPrinter)",
+        is_averaged=True,
+        fields=(
+            # The mean since the job began; that of the data is of the last 20 steps.
+            ("running_dur_s", r" time: ([\d.]+)"),
+            ("input_wait_s", r" data_time: ([\d.]+)"),
+            ("learning_rate", rf" lr: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "yolox",
+        ("iter_time: ",),
+        r"\bepoch: (?P<epoch_from_1>\d+)/\d+, iter: (?P<step>\d+)/(?P<total>\d+), ",
+        "YOLOX (core/trainer.py)",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r" iter_time: ([\d.]+)s"),
+            ("input_wait_s", r" data_time: ([\d.]+)s"),
+            ("loss", rf" total_loss: ({_NUMBER})"),
+            ("learning_rate", rf" lr: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "fairseq",
+        ("| train_inner |",),
+        r"\bnum_updates(?:=|\": \")(?P<step>\d+)",
+        "fairseq and metaseq (progress bars simple and json)",
+        fields=(
+            ("loss", rf"\bloss(?:=|\": \")({_NUMBER})"),
+            ("learning_rate", rf"\blr(?:=|\": \")({_NUMBER})"),
+            ("grad_norm", rf"\bgnorm(?:=|\": \")({_NUMBER})"),
         ),
     ),
     StepFormat(
@@ -178,7 +264,11 @@ FORMATS: tuple[StepFormat, ...] = (
         r"\d+%\|[^|]*\| *(?P<step>\d+)/(?P<total>\d+) \[(?P<elapsed>(?:\d+:)?\d\d:\d\d)<"
         r"[^,\]]{1,20}, +(?:[\d.]+|\?)(?:it/s|s/it)",
         "tqdm: the bars of Hugging Face Trainer, Accelerate's examples and Lightning",
-        fields=(("epoch", r"Epoch (\d+)[^|]*?\d+%\|"),),
+        fields=(
+            ("epoch", r"Epoch (\d+)[^|]*?\d+%\|"),
+            # Ultralytics draws its bar behind the row of an epoch, with the GPU's memory.
+            ("epoch_of_row", r"^ *(\d+)/\d+ +[\d.]+G [^|]*?\d+%\|"),
+        ),
         is_bar=True,
         quick=r"^[^%|0-9]*[0-9](?:[0-9]|[^%|0-9]+[0-9])*%\|[^|]*\| *(?P<step>[0-9]+)/"
         r"(?P<total>[0-9]+) \[(?P<elapsed>[0-9](?:[0-9](?:[0-9]+:[0-9]{2}:[0-9]{2}"

@@ -35,12 +35,15 @@ _BESIDE = {f.name: MARKER if f.is_bar else f.below_marker for f in FORMATS}
 _MARKERS = {f.name: any_of(m.encode() for m in (*f.markers, _BESIDE[f.name]) if m) for f in FORMATS}
 """Of each format: what one of its lines holds, as a pattern."""
 _STAMP = (
-    r"(?P<date>\d{4}-\d\d-\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
-    r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
+    r"(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
+    r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
 _TAG = r"\[(?:[Rr]ank ?|default)(\d{1,7})\]"
+_FURTHER = ("input_wait", "running_dur", "running_input_wait")
+"""Durations that a line may state beside its step's."""
 _COLUMNS = (
     "place", "step", "epoch", "total_steps_count", "time_ns", "elapsed_ns", "dur_ns", "is_averaged",
+    *(f"{name}_ns" for name in _FURTHER),
     "samples_count", "tokens_count", "loss", "learning_rate", "grad_norm", "mfu_ratio",
     "model_flops_per_s", "tag", "format",
 )  # fmt: skip
@@ -218,7 +221,8 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         _epoch(groups).alias("epoch"),
         _integer("total", groups, MAX_STEP).alias("total_steps_count"),
         _elapsed(groups).alias("elapsed_ns"),
-        _dur(groups).alias("dur_ns"),
+        _dur("dur", groups).alias("dur_ns"),
+        *(_dur(name, groups).alias(f"{name}_ns") for name in _FURTHER),
         pl.lit(known.is_averaged).alias("is_averaged"),
         _integer("samples", groups).alias("samples_count"),
         _integer("tokens", groups).alias("tokens_count"),
@@ -294,9 +298,11 @@ def _integer(name: str, groups: set[str], most: int = 2**62) -> pl.Expr:
 
 
 def _epoch(groups: set[str]) -> pl.Expr:
-    if "epoch_from_1" in groups:
-        return _integer("epoch_from_1", groups, MAX_EPOCH) - 1
-    return _integer("epoch", groups, MAX_EPOCH)
+    import polars as pl
+
+    first = {"epoch": 0, "epoch_of_row": 0, "epoch_from_1": 1}
+    told = [_integer(name, groups, MAX_EPOCH) - at for name, at in first.items() if name in groups]
+    return pl.coalesce(told) if told else pl.lit(None, pl.Int64)
 
 
 def _real(name: str, groups: set[str]) -> pl.Expr:
@@ -308,14 +314,14 @@ def _real(name: str, groups: set[str]) -> pl.Expr:
     return pl.when(value.is_finite()).then(value)
 
 
-def _dur(groups: set[str]) -> pl.Expr:
+def _dur(what: str, groups: set[str]) -> pl.Expr:
     """ns, from whichever unit the line states."""
     import polars as pl
 
     stated = [
-        _real(name, groups) * scale
-        for name, scale in (("dur_ms", 1e6), ("dur_s", 1e9))
-        if name in groups
+        _real(f"{what}_{unit}", groups) * scale
+        for unit, scale in (("ms", 1e6), ("s", 1e9))
+        if f"{what}_{unit}" in groups
     ]
     if not stated:
         return pl.lit(None, pl.Int64)
@@ -327,6 +333,8 @@ def _elapsed(groups: set[str]) -> pl.Expr:
     """ns, of hours where there are any, minutes and seconds, with colons between."""
     import polars as pl
 
+    if "day_clock" in groups:
+        return _in_year()
     if "elapsed" not in groups:
         return pl.lit(None, pl.Int64)
     text = pl.col("elapsed").str
@@ -334,6 +342,18 @@ def _elapsed(groups: set[str]) -> pl.Expr:
     hours, minutes, seconds = (part.cast(pl.Int64, strict=False) for part in parts)
     hours = pl.when(hours <= MAX_HOURS).then(hours).fill_null(0)
     return (hours * 3600 + minutes * 60 + seconds) * 1_000_000_000
+
+
+def _in_year() -> pl.Expr:
+    """ns since the year began, of a date without one: as if the year were a leap year."""
+    import polars as pl
+
+    stamp = pl.concat_str(pl.lit("2000-"), "month", pl.lit("-"), "day", pl.lit(" "), "day_clock")
+    begin = pl.lit(946_684_800_000_000_000)
+    return (
+        stamp.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)
+        - begin
+    )
 
 
 def _of_epoch(name: str) -> pl.Expr:
@@ -354,7 +374,8 @@ def _time(*, has_zones: bool) -> pl.Expr:
     import polars as pl
 
     # Days are few, so each is parsed once; clocks are not.
-    day_s = pl.col("date").str.to_date("%Y-%m-%d", strict=False).dt.epoch("s")
+    date = pl.col("date").str.replace_all("/", "-", literal=True)
+    day_s = date.str.to_date("%Y-%m-%d", strict=False).dt.epoch("s")
     clock = pl.col("clock").str
     parts = [clock.slice(at, 2).cast(pl.Int64, strict=False) for at in (0, 3, 6)]
     is_time = pl.all_horizontal(p < most for p, most in zip(parts, (24, 60, 60), strict=True))

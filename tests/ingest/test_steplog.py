@@ -84,6 +84,60 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "time_ns": None,
         },
     ),
+    "pytorch_example": (
+        "Epoch: [3][  15/5005]\tTime  0.154 ( 7.519)\tData  0.001 ( 7.237)\t"
+        "Loss 6.9078e+00 (6.9080e+00)\tAcc@1   0.00 (  0.02)",
+        {
+            "step": 15, "epoch": 3, "total_steps_count": 5005, "dur_ns": 154_000_000,
+            "is_averaged": False, "input_wait_ns": 1_000_000, "running_dur_ns": 7_519_000_000,
+            "running_input_wait_ns": 7_237_000_000, "loss": 6.9078,
+        },
+    ),
+    "timm": (
+        "Train: 2 [  50/1251 (  4%)]  Loss:  6.940000 (6.9500)  Time: 0.420s,  609.76/s  "
+        "(0.520s,  492.31/s)  LR: 1.000e-05  Data: 0.010 (0.030)",
+        {
+            "step": 50, "epoch": 2, "total_steps_count": 1251, "dur_ns": 420_000_000,
+            "input_wait_ns": 10_000_000, "running_dur_ns": 520_000_000,
+            "running_input_wait_ns": 30_000_000, "loss": 6.94, "learning_rate": 1e-5,
+        },
+    ),
+    "metric_logger": (
+        "Epoch: [4]  [  20/1412]  eta: 7:19:24  lr: 0.000200  loss: 1.5000 (1.4612)  "
+        "time: 0.6450  data: 0.0125  max mem: 30424",
+        {
+            "step": 20, "epoch": 4, "total_steps_count": 1412, "dur_ns": 645_000_000,
+            "is_averaged": True, "input_wait_ns": 12_500_000, "running_dur_ns": None,
+            "loss": 1.5, "learning_rate": 2e-4,
+        },
+    ),
+    "detectron2": (
+        "[03/01 11:27:04 d2.utils.events]:  eta: 1 day, 2:03:04  iter: 1259  total_loss: 1.012  "
+        "loss_cls: 0.714  time: 0.3322  data_time: 0.0334  lr: 0.01  max_mem: 3961M",
+        {
+            "step": 1259, "epoch": None, "dur_ns": None, "running_dur_ns": 332_200_000,
+            "input_wait_ns": 33_400_000, "loss": 1.012, "learning_rate": 0.01, "time_ns": None,
+            "elapsed_ns": (60 * 86_400 + 11 * 3600 + 27 * 60 + 4) * 10**9,
+        },
+    ),
+    "yolox": (
+        "2024-05-01 10:00:00.500 | INFO     | yolox.core.trainer:after_iter:260 - epoch: 2/300, "
+        "iter: 150/1242, gpu mem: 20174Mb, iter_time: 0.158s, data_time: 0.001s, total_loss: 11.4, "
+        "iou_loss: 4.2, lr: 2.512e-04, size: 320, ETA: 17:40:01",
+        {
+            "step": 150, "epoch": 1, "total_steps_count": 1242, "dur_ns": 158_000_000,
+            "is_averaged": True, "input_wait_ns": 1_000_000, "loss": 11.4,
+            "learning_rate": 2.512e-4, "time_ns": 1_714_557_600_500 * 10**6,
+        },
+    ),
+    "fairseq": (
+        "2024-05-01 10:00:00 | INFO | train_inner | epoch 001:   2800 / 160368 loss=9.255, "
+        "ppl=611.12, wps=57.3, ups=0.04, wpb=1613, num_updates=2750, lr=2.8e-05, gnorm=3.23",
+        {
+            "step": 2750, "epoch": None, "loss": 9.255, "learning_rate": 2.8e-5,
+            "grad_norm": 3.23, "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
     "tf_slim": (
         "INFO:tensorflow:global step 7: loss = 6.2500 (1.500 sec/step)",
         {"step": 7, "loss": 6.25, "dur_ns": 1_500_000_000, "is_averaged": False},
@@ -145,6 +199,42 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "2024-05-01 10:00:00,500 - mmseg - INFO - Iter [200/40000]\tlr: 9.998e-03, eta: 1:05:45, "
         "time: 0.141, data_time: 0.008, memory: 22159, decode.loss_ce: 1.2669, loss: 1.7573",
         {"step": 200, "epoch": None, "total_steps_count": 40000, "loss": 1.7573},
+    ),
+    "MMEngine with slashes in its date": (
+        "2024/05/01 10:00:00 - mmengine - INFO - Epoch(train)  [1][  24/1051]  lr: 5.2e-06  "
+        "eta: 2 days, 3:59:15  time: 8.9139  data_time: 7.4351  memory: 13646  loss: 8.125",
+        {"step": 24, "input_wait_ns": 7_435_100_000, "time_ns": 1_714_557_600 * 10**9},
+    ),
+    "semseg": (
+        "[2024-05-01 10:00:00,500 INFO train.py line 338 28028] Epoch: [1/120][180/3368] "
+        "Data 0.002 (0.574) Batch 0.818 (3.887) Remain 436:08:39 Loss 11.8774 Accuracy 0.3469.",
+        {
+            "format": "pytorch_example", "step": 180, "epoch": 0, "dur_ns": 818_000_000,
+            "running_dur_ns": 3_887_000_000, "running_input_wait_ns": 574_000_000,
+        },
+    ),
+    "Swin": (
+        "[2024-05-01 10:00:00 swin](main.py 272): INFO Train: [5/300][10/1251]\teta 0:08:16 "
+        "lr 0.000003\ttime 0.4000 (0.5000)\tloss 6.9000 (6.9100)\tgrad_norm 1.5000 (1.6)",
+        {
+            "format": "pytorch_example", "step": 10, "dur_ns": 400_000_000, "loss": 6.9,
+            "running_dur_ns": 500_000_000, "input_wait_ns": None, "grad_norm": 1.5,
+        },
+    ),
+    "Detectron2 with a date": (
+        "2024-05-01 10:00:00,500 - INFO - detectron2.utils.events  -  eta: 0:08:24  iter: 719  "
+        "total_loss: 0.8492  loss_cls: 0.139  time: 1.8043  data_time: 0.0030  lr: 0.006",
+        {"step": 719, "elapsed_ns": None, "time_ns": 1_714_557_600_500 * 10**6},
+    ),
+    "fairseq in JSON": (
+        '2024-05-01 10:00:00 | INFO | train_inner | {"epoch": 27, "update": 26.267, "loss": '
+        '"8.206", "wps": "1195.4", "num_updates": "33700", "lr": "0.00017", "gnorm": "1.833"}',
+        {"step": 33700, "loss": 8.206, "learning_rate": 1.7e-4, "grad_norm": 1.833},
+    ),
+    "Ultralytics": (
+        "      2/400      16.4G      1.307      5.759      1.569          7       1280: 100%|"
+        "██████████| 60/60 [06:06<00:00,  6.11s/it]",
+        {"format": "tqdm", "step": 60, "epoch": 2, "elapsed_ns": 366 * 10**9},
     ),
     "DeepSpeed of 2020": (
         "[INFO 2024-05-01 10:00:00] rank:0 step=50, skipped=0, lr=[0.001], mom=[[0.9, 0.999]]",
@@ -209,6 +299,10 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
         "Map: 100%|█████| 1000/1000 [00:10<00:00, 100 examples/s] it/s",
         "[batch=first]: it/s",
         "Epoch(val) [1][50/4000]    bbox_mAP: 0.1  data_time: 0.0100  time: 0.0500",
+        "Test: [15/196]\tTime  0.154 ( 7.519)\tLoss 6.9e+00 (6.9e+00)\tData 0.1 (0.1)",
+        "Test: 2 [  50/1251]  Time: 0.420 (0.520)  Loss:  6.94 (6.95)  Data: 0.010",
+        "Test:  [  20/1412]  eta: 7:19:24  loss: 1.5 (1.4)  time: 0.6  data: 0.0  max mem: 3",
+        "2024-05-01 10:00:00 | INFO | train | epoch 001 | loss 9.2 | num_updates 2750 | lr 2e-05",
         "Iter(val) [ 50/4000]  data_time: 0.0100  time: 0.0500",
         "INFO:tensorflow:global step 7: accuracy: 0.5 (1.500 sec/step)",
         "[INFO 2024-05-01 10:00:00] 0/2650, SamplesPerSec=13.2, MemAllocated=0.26GB",

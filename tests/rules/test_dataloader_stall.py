@@ -12,7 +12,8 @@ from late_jobs import MakeJob as LateMakeJob
 
 from excess_rules import DATA, INPUT, PAUSED, facts_of
 from stall_rules import MakeJob, look
-from tracekit.rules.base import RuleOutcome
+from tracekit.rules import rule
+from tracekit.rules.base import Facts, RuleOutcome
 
 
 def test_a_short_fetch_in_every_step_is_no_stall(make_job: MakeJob) -> None:
@@ -137,3 +138,47 @@ def test_an_input_range_that_delays_nobody_accuses_nobody(make_job: LateMakeJob)
     job = late_job(make_job, {2: 4})
     job.rows["excess"] = [INPUT]
     assert not DATA.run(job.facts()).findings
+
+
+LOGGED: dict[str, Any] = {
+    "source_id": 0, "format": "timm", "steps_count": 1000, "lines_count": 20, "step_ns": 10**9,
+    "input_wait_ns": 10**8, "input_wait_ratio": 0.1, "first_wait_ratio": 0.1, "place": 7,
+    "longest_wait_ns": 3 * 10**9,
+}  # fmt: skip
+
+
+def by_log(**told: Any) -> RuleOutcome:
+    return rule("dataloader-stall").run(Facts(rows={"logged_input": [LOGGED | told]}))
+
+
+def test_a_log_alone_may_state_the_wait() -> None:
+    (found,) = by_log().findings
+    assert found.summary == (
+        "The rank that prints the log waits 100 ms of a step of 1.00 s for input: 10 % of its time."
+    )
+    assert (found.severity, found.confidence.level) == ("major", "possible")
+    assert [e.rows[0].place for e in found.evidence if e.rows] == ["line 7"]
+
+
+@pytest.mark.parametrize("told", [{"input_wait_ratio": 0.099}, {"steps_count": 19}])
+def test_a_short_wait_and_a_short_log_tell_nothing(told: dict[str, Any]) -> None:
+    outcome = by_log(**told)
+    assert not outcome.findings
+    assert "steady steps" in outcome.not_checked[0].needs
+
+
+@pytest.mark.parametrize(("begins", "is_said"), [(0.49, False), (0.5, True), (None, False)])
+def test_waits_in_first_steps_are_the_workers_beginning(
+    begins: float | None, is_said: bool
+) -> None:
+    (found,) = by_log(first_wait_ratio=begins).findings
+    assert ("of it in first steps of epochs." in found.summary) == is_said
+    assert ("persistent_workers=True" in found.remedy[0]) and (
+        found.remedy[0].startswith("keep the workers") == is_said
+    )
+
+
+def test_where_traces_tell_of_the_steps_the_log_is_not_asked(make_job: MakeJob) -> None:
+    job = make_job().stall("input_stall", [1], range(1, 11), 3)
+    facts = replace(job.facts(), rows={**job.facts().rows, "logged_input": [LOGGED]})
+    assert not rule("dataloader-stall").run(facts).findings

@@ -33,6 +33,10 @@ MAX_STEP = 10**12
 RESUMED_RATIO = 2.0
 """A bar that is drawn at 0 and then so many times as far on as it ever moves later goes on there:
 trainers that resume draw it so."""
+ROUNDING_NS = 500_000
+"""By how much a running mean may be off as it is printed: with three decimals of a second."""
+MAX_ROUNDING_RATIO = 0.05
+"""Of what lies between two running means: where rounding may be more of it, they do not tell it."""
 MIN_MOVES = 5
 """Later moves that must be known for that."""
 JITTER_STEPS = 2
@@ -71,6 +75,8 @@ class _Log:
     """Whether that is of a line's last step alone."""
     first_count: Ints
     """Steps that a line stands for as the first of a start."""
+    since_anew: Ints
+    """Of a bar's first drawing in an epoch: steps since the bar began anew; 0 elsewhere."""
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -93,7 +99,8 @@ def _logs(
         """
         SELECT source_id, place, format, step, epoch, total_steps_count, tag,
                coalesce(time_ns, -1) AS time_ns, coalesce(elapsed_ns, -1) AS elapsed_ns,
-               coalesce(dur_ns, -1) AS dur_ns, coalesce(is_averaged, true) AS is_averaged
+               coalesce(dur_ns, -1) AS dur_ns, coalesce(is_averaged, true) AS is_averaged,
+               coalesce(running_dur_ns, -1) AS running_dur_ns
         FROM job_step WHERE step IS NOT NULL AND list_contains($used, source_id)
         ORDER BY source_id, place, epoch, step
         """,
@@ -176,17 +183,47 @@ def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) 
     ids = np.full(len(time), source_id, np.int64)
     end = np.where(time >= 0, corrected(time, ids, corrections), -1)
     dur = rows["dur_ns"].to_numpy().astype(float)
+    is_averaged = rows["is_averaged"].to_numpy(zero_copy_only=False)[is_new]
+    epoch = rows["epoch"].fill_null(-1).to_numpy()[is_new]
+    in_epoch = rows["step"].to_numpy()[is_new]
+    start, dur = start[is_new], np.where(dur > 0, dur, np.nan)[is_new]
+    is_same = np.diff(start, prepend=-1) == 0
+    is_same[1:] &= np.diff(epoch) == 0
+    between = _between_running_means(
+        rows["running_dur_ns"].to_numpy()[is_new].astype(float), in_epoch, is_same
+    )
+    is_told = np.isfinite(between)
+    is_bar = rows["format"][0].as_py() == BAR
     return _Log(
         source_id,
-        start[is_new],
+        start,
         step[is_new],
         rows["place"].to_numpy()[is_new],
         end[is_new],
         rows["elapsed_ns"].to_numpy()[is_new],
-        np.where(dur > 0, dur, np.nan)[is_new],
-        ~rows["is_averaged"].to_numpy(zero_copy_only=False)[is_new],
+        np.where(is_told, between, dur),
+        ~(is_averaged | is_told),
         first_count[is_new],
+        np.where((epoch >= 0) & ~is_same & is_bar, in_epoch, 0),
     )
+
+
+def _between_running_means(mean: Floats, step: Ints, is_same: Bools) -> Floats:
+    """How long each step since the line before took, by the means up to both lines; nan where
+    rounding leaves too little of it, or lines tell each step by themselves.
+
+    ``step`` counts as the means do, ``is_same`` says whether the line before is of the same mean.
+    """
+    import numpy as np
+
+    count = step + 1.0
+    told = np.full(len(mean), np.nan)
+    total, moved = (np.diff(x, prepend=x[:1]) for x in (mean * count, count))
+    rounding = ROUNDING_NS * (count + np.roll(count, 1))
+    known = is_same & (mean >= 0) & (np.roll(mean, 1) >= 0) & (moved > 1)
+    known &= (total > 0) & (rounding <= MAX_ROUNDING_RATIO * total)
+    told[known] = total[known] / moved[known]
+    return told
 
 
 def _is_before_resuming(start: Ints, step: Ints) -> Bools:
@@ -218,19 +255,23 @@ def _joined(logs: list[_Log]) -> Lines | None:
         parts.append(log.start + number + 1)
         number = int(parts[-1][-1])
     start = np.concatenate(parts).astype(np.int64)
-    step, place, end, elapsed = (
+    step, place, end, elapsed, since_anew = (
         np.concatenate([getattr(log, name) for log in chosen]).astype(np.int64)
-        for name in ("step", "place", "end", "elapsed")
+        for name in ("step", "place", "end", "elapsed", "since_anew")
     )
     stated = np.concatenate([log.stated for log in chosen])
     is_first = np.concatenate([[True], np.diff(start) > 0])
     first_count = np.concatenate([log.first_count for log in chosen])
+    first_count = np.where(since_anew > 0, since_anew, first_count)
     count = np.where(is_first, first_count, np.diff(step, prepend=step[0]))
     wall = np.full(len(step), np.nan)
     for clock in (elapsed, end):  # the second, where it is known, is the finer one
         gone = np.diff(clock, prepend=clock[0]).astype(float)
         known = ~is_first & (clock >= 0) & (np.roll(clock, 1) >= 0) & (gone >= 0)
         wall[known] = gone[known]
+        if clock is elapsed:  # what a bar counts ends with it, and the next begins at 0
+            is_anew = since_anew > 0
+            wall[is_anew] = np.where(count == since_anew, elapsed, np.nan)[is_anew]
     said = np.isfinite(stated)
     is_stated = 2 * said.sum() >= len(step)
     dur = stated if is_stated else wall / count

@@ -9,6 +9,8 @@ How it shows
     collective of the rank pending. On a rank without a GPU: with no collective running beside it.
     Where no such range is recorded: a rank that is late by its own doing (as for late-rank) and
     spends half of that or more in a range that is for input by its name, beyond its peers.
+    Without traces: in the training log, where the program prints how long a step waited for its
+    data beside how long it took (query logged_input).
 
 Why it hurts
     Every other rank waits for the batch in its next collective. The waiting shows there as
@@ -22,7 +24,9 @@ When this is wrong
     The first batch, and the one after an epoch boundary, start the workers: a single long wait is
     no stall and is not reported. A rank that fetches slowly but had to wait in the next
     collective anyway costs nothing and is not reported. A loop that fetches on another thread
-    shows no waiting here at all. Profiling Python stacks slows the fetch itself.
+    shows no waiting here at all. Profiling Python stacks slows the fetch itself. A log states the
+    wait of the rank that prints, and its GPU may have been busy meanwhile: the share is what a
+    faster loader saves at most.
 
 Source
     Diagnosis D8: start-of-step gap of 3 % of the step or more, GPU idle, no collective pending.
@@ -30,8 +34,8 @@ Source
 
 from __future__ import annotations
 
-from tracekit.findings import Finding
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.findings import Evidence, Finding, Scope, Severity, severity_of
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
 from tracekit.rules.facts import HIDDEN_QUERY, LOST_QUERY
@@ -42,7 +46,7 @@ from tracekit.rules.lateness.search import late_ranks
 from tracekit.rules.lateness.telling import late_finding, matched_note, score_evidence, waiting
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import ranks_phrase
+from tracekit.wording import ranks_phrase, seconds, share
 
 
 class DataloaderStallThresholds(StallThresholds, LatenessThresholds, ExcessThresholds):
@@ -50,6 +54,15 @@ class DataloaderStallThresholds(StallThresholds, LatenessThresholds, ExcessThres
 
     min_step_ratio: float = threshold(
         0.03, "a fetch of under 3 % of a step is the price of any loader (D8)"
+    )
+    min_logged_ratio: float = threshold(
+        0.10, "of the step, by the log: a GPU may work off what it was given during less than that"
+    )
+    min_logged_steps_count: int = threshold(
+        20, "steps that a log's waits are of: the first ones wait for any loader to begin"
+    )
+    min_begins_ratio: float = threshold(
+        0.5, "of all waiting: in the first steps of epochs, it is the workers' beginning"
     )
 
 
@@ -79,11 +92,14 @@ TEXT = StallText(
 BY_NAME = dict.fromkeys(
     (*QUERIES, EXCESS, HIDDEN_QUERY, LOST_QUERY), "which rank is late in a range for input"
 )
+LOGGED = "logged_input"
 
 
 def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
     """The ranks whose waiting for input delays the job."""
     outcome = evaluate_stalls(facts, limits, TEXT)
+    if not facts.ranks:
+        return _by_log(facts, limits) or outcome
     if outcome.findings or facts.hidden_ranks or facts.job.lost_ranks:
         return outcome
     if facts.is_window or not facts.unavailable.keys().isdisjoint(BY_NAME):
@@ -119,13 +135,66 @@ def _by_name(
     )
 
 
+def _by_log(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome | None:
+    """What the training log says of it; None where it states no wait that counts."""
+    row = next(iter(facts.of(LOGGED)), None)
+    if row is None or row["steps_count"] < limits.min_logged_steps_count:
+        return None
+    waits = row["input_wait_ratio"]
+    if waits < limits.min_logged_ratio:
+        return None
+    begins = row["first_wait_ratio"] or 0.0
+    is_at_begin = begins >= limits.min_begins_ratio
+    found = facts.finding(
+        Scope(),
+        f"The rank that prints the log waits {seconds(row['input_wait_ns'] / 1e9)} of a step of "
+        f"{seconds(row['step_ns'] / 1e9)} for input: {share(waits)} of its time"
+        + (f", {share(begins)} of it in first steps of epochs." if is_at_begin else "."),
+        _logged_evidence(facts, limits, row),
+        by=["log"],
+        basis="what the program measures of itself; other ranks, and what the GPU did meanwhile, "
+        "are not known",
+        least=severity_of(waits),
+        cap=Severity.MAJOR,
+        confirm=TEXT.confirm,
+        remedy=(
+            ("keep the workers from epoch to epoch: persistent_workers=True", *TEXT.remedy[1:])
+            if is_at_begin
+            else TEXT.remedy
+        ),
+        next_capture=(TEXT.capture,),
+    )
+    return RuleOutcome(findings=(found,))
+
+
+def _logged_evidence(
+    facts: Facts, limits: DataloaderStallThresholds, row: Row
+) -> tuple[Evidence, ...]:
+    return (
+        Evidence(
+            "share of the step that waits for input, by the log",
+            row["input_wait_ratio"],
+            "ratio",
+            threshold=limits.min_logged_ratio,
+            query=LOGGED,
+        ),
+        Evidence(
+            "longest wait for input of a line",
+            row["longest_wait_ns"] / 1e9,
+            "s",
+            query=LOGGED,
+            rows=facts.places([row], unit="line "),
+        ),
+    )
+
+
 RULE = Rule(
     name="dataloader-stall",
     summary="A rank waits for its next batch while its GPU is idle.",
     owner="data",
     thresholds=DataloaderStallThresholds(),
     queries=("step_breakdown", TEXT.query),
-    optional=BY_NAME,
+    optional={**BY_NAME, LOGGED: "what the training log says of waiting for input"},
     evaluate=evaluate,
     judges_windows=True,
     needs=TEXT.needs,

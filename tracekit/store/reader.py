@@ -463,9 +463,18 @@ def _physical(of: Table, stored: Mapping[str, str]) -> str:
         return f"SELECT {empty} WHERE false"
     names = ", ".join(_name(c.name) for c in columns)
     rows = stored[of.name]
-    if of.name in _OF_FURTHER_MACHINES:  # runs that were kept before have no such column
-        rows = f"(FROM {rows} UNION ALL BY NAME SELECT CAST(NULL AS VARCHAR) AS node WHERE false)"
+    if of.name in _ADDED:  # runs that were kept before have no such columns
+        added = ", ".join(f"CAST(NULL AS {of.column(n).type}) AS {n}" for n in _ADDED[of.name])
+        rows = f"(FROM {rows} UNION ALL BY NAME SELECT {added} WHERE false)"
     return f"SELECT {names} FROM {rows}"
+
+
+_ADDED = {
+    "host_sample": ("node",),
+    "storage_sample": ("node",),
+    "job_step": ("input_wait_ns", "running_dur_ns", "running_input_wait_ns"),
+}
+"""Stored columns that came to a table after runs had been kept."""
 
 
 def _name(name: str) -> str:

@@ -49,6 +49,8 @@ class StepFormat:
     """A text that each such line holds."""
     has_commas: bool = False
     """Whether its numbers may have commas between thousands."""
+    has_thousands: bool = False
+    """Whether its durations may end in K or M, of three digits: 11.5K."""
     quick: str | None = None
     """Of the most usual form, from the line's start, in which each character allows one way on:
     Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
@@ -87,9 +89,9 @@ FORMATS: tuple[StepFormat, ...] = (
     ),
     StepFormat(
         "nanogpt",
-        ("ms, mfu ",),
-        rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER}|nan), time (?P<dur_ms>[\d.]+)ms, "
-        r"mfu (?P<mfu_percent>-?[\d.]+)%",
+        (", time ",),
+        rf"\biter (?P<step>\d+): loss (?P<loss>{_NUMBER}|nan), time (?P<dur_ms>[\d.]+)ms"
+        r"(?:, mfu (?P<mfu_percent>-?[\d.]+)%)?",
         "nanoGPT (train.py)",
     ),
     StepFormat(
@@ -131,6 +133,41 @@ FORMATS: tuple[StepFormat, ...] = (
         r".*?train_step_timing in s[:=] ?(?P<dur_s>[\d.]+)"
         r"(?:.*?consumed_samples[:=] ?(?P<samples>\d+))?",
         "NeMo (its progress printer, and the postfix of its bar)",
+    ),
+    StepFormat(
+        "nanotron",
+        ("elapsed_time_per_iteration_ms: ",),
+        r"\biteration: (?P<step>\d+) / (?P<total>\d+) \|",
+        "nanotron (trainer.py)",
+        fields=(
+            ("dur_ms", r"elapsed_time_per_iteration_ms: ([\d.]+[KM]?)\b"),
+            ("tflops", r"model_tflops_per_gpu: ([\d.]+)"),
+            ("learning_rate", rf"\| lr: ({_NUMBER})"),
+            ("loss", rf"lm_loss: ({_NUMBER})"),
+            ("grad_norm", rf"grad_norm: ({_NUMBER})"),
+        ),
+        has_thousands=True,
+    ),
+    StepFormat(
+        "olmo",
+        ("[step=",),
+        r"\[step=(?P<step>\d+)/(?P<total>\d+),epoch=\d+\]",
+        "OLMo and OLMo-core (train.py, ConsoleLoggerCallback)",
+        below=(("loss", rf"    train/C(?:rossEntropyLoss|E loss)=({_NUMBER})"),),
+        below_marker="    train/C",
+    ),
+    StepFormat(
+        "verl",
+        ("timing_s/step:",),
+        r"\bstep:(?P<step>\d+) - ",
+        "verl (LocalLogger)",
+        fields=(
+            # By NumPy's own words in some versions.
+            ("dur_s", r"\btiming_s/step:(?:np\.float64\()?([\d.]+)"),
+            ("learning_rate", rf"\bactor/lr:(?:np\.float64\()?({_NUMBER})"),
+            ("loss", rf"\bactor/pg_loss:(?:np\.float64\()?({_NUMBER})"),
+            ("grad_norm", rf"\bactor/grad_norm:(?:np\.float64\()?({_NUMBER})"),
+        ),
     ),
     StepFormat(
         "composer",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Line = tuple[int, bytes]
 """Its number in the file, from 1, and its bytes without the end."""
 
-MAX_LINE_BYTES = 4096
+MAX_LINE_BYTES = 8192
 """No line of a step is longer, nor is one drawing of a bar; the rest is not looked at."""
 STAMP_BYTES = 300
 """A line's time stands in its first so many characters, behind what launchers put before it."""
@@ -213,6 +213,12 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         steps = steps.with_columns(
             pl.col(name).str.replace_all(",", "", literal=True)
             for name in (*FIELDS, "mfu_percent", "tflops", "dur_ms", "dur_s")
+            if name in groups
+        )
+    if known.has_thousands:
+        steps = steps.with_columns(
+            pl.col(name).str.replace("K", "e3", literal=True).str.replace("M", "e6", literal=True)
+            for name in ("dur_ms", "dur_s")
             if name in groups
         )
     columns = [

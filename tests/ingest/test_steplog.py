@@ -138,6 +138,31 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "grad_norm": 3.23, "time_ns": 1_714_557_600 * 10**9,
         },
     ),
+    "nanotron": (
+        "10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: iteration: 327281 / 378950 | consumed_tokens: "
+        "85.8G | elapsed_time_per_iteration_ms: 11.5K | tokens_per_sec: 22.8K | "
+        "tokens_per_sec_per_gpu: 11.4K | global_batch_size: 64 | lm_loss: 2.38 | lr: 1e-05 | "
+        "model_tflops_per_gpu: 38.3 | hardware_tflops_per_gpu: 38.3 | grad_norm: 1.25",
+        {
+            "step": 327281, "total_steps_count": 378950, "dur_ns": 11_500_000_000, "loss": 2.38,
+            "learning_rate": 1e-5, "model_flops_per_s": 38.3e12, "grad_norm": 1.25,
+            "time_ns": None,
+        },
+    ),
+    "olmo": (
+        "2024-05-01 10:00:00.500 host-1:0  olmo.train:908  INFO    [step=2/739328,epoch=0]\n"
+        "    optim/total_grad_norm=0.0002\n    train/CrossEntropyLoss=12.18",
+        {
+            "step": 2, "total_steps_count": 739328, "epoch": None, "loss": 12.18,
+            "time_ns": 1_714_557_600_500 * 10**6,
+        },
+    ),
+    "verl": (
+        "(TaskRunner pid=16292) step:2 - global_seqlen/min:538646.000 - actor/pg_loss:0.001 - "
+        + "critic/rewards/mean:0.011 - " * 200
+        + "actor/lr:1e-06 - timing_s/gen:74.020 - timing_s/step:np.float64(96.551) - perf/x:1",
+        {"step": 2, "dur_ns": 96_551_000_000, "loss": 0.001, "learning_rate": 1e-6},
+    ),
     "tf_slim": (
         "INFO:tensorflow:global step 7: loss = 6.2500 (1.500 sec/step)",
         {"step": 7, "loss": 6.25, "dur_ns": 1_500_000_000, "is_averaged": False},
@@ -235,6 +260,20 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "      2/400      16.4G      1.307      5.759      1.569          7       1280: 100%|"
         "██████████| 60/60 [06:06<00:00,  6.11s/it]",
         {"format": "tqdm", "step": 60, "epoch": 2, "elapsed_ns": 366 * 10**9},
+    ),
+    "nanoGPT of early 2023": (
+        "iter 1631: loss 4.0863, time 561.94ms",
+        {"format": "nanogpt", "step": 1631, "dur_ns": 561_940_000, "mfu_ratio": None},
+    ),
+    "nanotron's short steps": (
+        "01/17/2024 14:02:16 [INFO|DP=0|PP=0|TP=0|ip-1]: iteration: 991 / 1000 | consumed_tokens: "
+        "634K | elapsed_time_per_iteration_ms: 272 | tokens_per_sec: 2.35K | lm_loss: 9.63",
+        {"step": 991, "dur_ns": 272_000_000},
+    ),
+    "OLMo-core": (
+        "2024-05-01 10:00:00.500 host:0\tolmo_core.train:1\tINFO\t[step=7/100,epoch=1]\n"
+        "    train/CE loss=3.5",
+        {"step": 7, "loss": 3.5},
     ),
     "DeepSpeed of 2020": (
         "[INFO 2024-05-01 10:00:00] rank:0 step=50, skipped=0, lr=[0.001], mom=[[0.9, 0.999]]",

@@ -201,7 +201,7 @@ FORMATS: tuple[StepFormat, ...] = (
     ),
     StepFormat(
         "pytorch_example",
-        ("Data ", "Time ", "time "),
+        ("][",),
         r"\b(?:Epoch|Train): ?\[(?:(?P<epoch_from_1>\d+)/\d+|(?P<epoch>\d+))\] ?"
         r"\[ *(?P<step>\d+)/(?P<total>\d+)\]\s.*?(?:[Tt]ime|Batch)[ :]",
         "PyTorch's ImageNet example, and what is built on it: Swin, semseg, Pointcept",

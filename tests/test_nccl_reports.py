@@ -392,4 +392,25 @@ def test_errors_of_nccl_without_a_communicator_are_told(tmp_path: Path) -> None:
     assert "NCCL's log names errors on n1: 2 x CUDA failed (number 700" in document.verdict.sentence
     (tmp_path / "b.out").write_text("n1:7:7 [0] NCCL INFO Using network Socket\n")
     _, document = told(tmp_path / "other", tmp_path / "b.out")
-    assert "names no communicator and no error" in document.verdict.sentence
+    assert document.verdict.sentence == (
+        "Cannot tell: what NCCL logged names no communicator and no error; its network is TCP "
+        "sockets, slow where the job spans machines."
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["Failed to open libibverbs.so[.1]", "Using network Socket"], "(libibverbs could not be"),
+        (["NET/IB : No device found.", "Using network Socket"], "(no InfiniBand or RoCE device"),
+        (["Using network Socket", "Using network IB"], None),
+        (["Failed to open libibverbs.so[.1]", "Using network AWS Libfabric"], None),
+    ],
+)
+def test_a_network_of_sockets_is_said_without_a_communicator(
+    tmp_path: Path, lines: list[str], says: str | None
+) -> None:
+    text = "".join(f"n1:7:{at} [0] NCCL INFO {line}\n" for at, line in enumerate(lines, 7))
+    (tmp_path / "a.out").write_text(text)
+    _, document = told(tmp_path, tmp_path / "a.out")
+    assert (says or "no error.") in document.verdict.sentence

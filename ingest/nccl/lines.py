@@ -39,6 +39,7 @@ _LAUNCHERS = re.compile(
     rb"(?:\s+"
     rb"|\[1,(?P<mpi>\d{1,7})\]<std(?:out|err)>:"
     rb"|\[1,(?P<mpi2>\d{1,7})\]:"
+    rb"|\[(?P<horovod>\d{1,7})\]<std(?:out|err)>:"
     rb"|(?P<srun>\d{1,7}):(?=\s)"
     rb"|\[(?:default|rank|local_rank ?|node|worker[-_]?|proc ?)(?P<tag>\d{1,7})\]:?"
     rb"|\((?:\w{1,40} )?pid=\d{1,9}(?:, ip=[0-9a-fA-F.:]{3,40})?\)"
@@ -246,7 +247,12 @@ class Splitter:
 def _tag_of(launched: re.Match[bytes] | None) -> tuple[int | None, str | None]:
     if launched is None:
         return None, None
-    for group, kind in (("mpi", "mpi"), ("mpi2", "mpi"), ("srun", "srun")):
+    for group, kind in (
+        ("mpi", "mpi"),
+        ("mpi2", "mpi"),
+        ("horovod", "mpi"),
+        ("srun", "srun"),
+    ):
         if launched[group] is not None:
             return int(launched[group]), kind
     return None, None

@@ -149,6 +149,10 @@ PATTERNS: tuple[Pattern, ...] = (
     _p("peer_closed", "error", "onnection closed by",
        r"(?:socketProgress|Net) ?: Connection closed by remote peer(?: "
        r"(?P<peer>[0-9a-zA-Z_.:%-]{2,60})<\d+>)?"),
+    _p("socket_failed", "error", "Call to ",
+       r"Call to (?P<call>recv|send) (?:from|to) (?P<peer>[0-9a-zA-Z_.:%-]{2,60})<\d+> failed ?: "
+       r"(?P<why>Connection timed out|Connection reset by peer|Connection refused|Broken pipe"
+       r"|No route to host|Network is unreachable)?"),
     _p("truncated", "error", "message truncated",
        r"message truncated : receiving (?P<received_bytes>\d+) bytes instead of "
        r"(?P<expected_bytes>\d+)"),

@@ -72,8 +72,8 @@ def test_golden_tables(version: str) -> None:
 
 @pytest.mark.parametrize(
     "prefix",
-    ["0: ", " 7: ", "[1,3]<stdout>:", "[1,3]<stderr>: ", "[2026-04-28 14:14:49] ", "[rank3]:",
-     "[default2]:", "\x1b[32m", "worker-0  | ", "(main pid=77, ip=10.0.0.1) ",
+    ["0: ", " 7: ", "[3]<stderr>:", "[1,3]<stdout>:", "[1,3]<stderr>: ", "[rank3]:",
+     "[2026-04-28 14:14:49] ", "[default2]:", "\x1b[32m", "worker-0  | ", "(main pid=77, ip=10.0.0.1) ",
      "2026-01-01T00:00:00.123Z stdout F ", "\r 12%|#   | 3/24 "],
 )  # fmt: skip
 def test_prefixes_of_launchers_do_not_hide_the_host(prefix: str) -> None:
@@ -317,6 +317,21 @@ def test_a_failed_completion_of_each_release(text: str) -> None:
     assert ("peer" in given) == ("peer" in text)
     assert ("nic" in given) == ("hca" in text)
     assert given["origin"] == "transport/net_ib.cc"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("Net : Call to recv from 10.0.0.7<41468> failed : Connection timed out",
+         "Connection timed out"),
+        ("socketProgressOpt: Call to send to 10.0.0.7<41468> failed : Broken pipe", "Broken pipe"),
+        ("Net : Call to recv from 10.0.0.7<41468> failed : Unbekannt", None),
+    ],
+)  # fmt: skip
+def test_a_call_on_a_connection_that_failed_names_its_peer(said: str, why: str | None) -> None:
+    sink = read(f"{logs.HOST}:1:2 [0] misc/socket.cc:503 NCCL WARN {said}\n")
+    (given,) = sink.events("socket_failed")
+    assert (given["peer"], given.get("why")) == ("10.0.0.7", why)
 
 
 @pytest.mark.parametrize(

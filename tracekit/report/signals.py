@@ -18,6 +18,7 @@ _WORDS = {
     "cuda_failure": "CUDA failed",
     "peer_closed": "a peer closed its connection",
     "connect_failed": "a connection failed",
+    "socket_failed": "a call on a connection failed",
     "call_chain": "NCCL's calls failed one in another",
     "aborted": "NCCL aborted",
 }

@@ -275,13 +275,37 @@ def _nccl_alone(facts: Facts) -> Judgement:
     )
 
 
+def _on_sockets(facts: Facts) -> str:
+    """That every process which names its network uses TCP sockets, and why where a line says so."""
+    rows = facts.of("nccl_signals")
+    networks = {
+        str(field).removeprefix("network=").strip()
+        for row in rows
+        if row["code"] == "network"
+        for field in row["fields"] or ()
+        if str(field).startswith("network=")
+    }
+    if networks != {"Socket"}:
+        return ""
+    codes = {row["code"] for row in rows}
+    why = (
+        " (libibverbs could not be loaded)"
+        if "no_ibverbs" in codes
+        else " (no InfiniBand or RoCE device was found)"
+        if "no_ib_device" in codes
+        else ""
+    )
+    return f"; its network is TCP sockets{why}, slow where the job spans machines"
+
+
 def _nccl_errors(facts: Facts) -> Judgement:
     """Lines of NCCL without a communicator: the errors that they name, if any."""
     errors = signals.errors_of(facts)
     if not errors:
         return say(
             "not_enough_data",
-            "Cannot tell: what NCCL logged names no communicator and no error.",
+            "Cannot tell: what NCCL logged names no communicator and no error"
+            f"{_on_sockets(facts)}.",
             "keep the job's whole output, with NCCL_DEBUG=INFO",
         )
     rows = [r for r in facts.of("nccl_signals") if r["severity"] == "error"]

@@ -73,7 +73,8 @@ def test_golden_tables(version: str) -> None:
 @pytest.mark.parametrize(
     "prefix",
     ["0: ", " 7: ", "[3]<stderr>:", "[1,3]<stdout>:", "[1,3]<stderr>: ", "[rank3]:",
-     "[2026-04-28 14:14:49] ", "[default2]:", "\x1b[32m", "worker-0  | ", "(main pid=77, ip=10.0.0.1) ",
+     "[2026-04-28 14:14:49] ", "[default2]:", "\x1b[32m", "worker-0  | ",
+     "(main pid=77, ip=10.0.0.1) ",
      "2026-01-01T00:00:00.123Z stdout F ", "\r 12%|#   | 3/24 "],
 )  # fmt: skip
 def test_prefixes_of_launchers_do_not_hide_the_host(prefix: str) -> None:

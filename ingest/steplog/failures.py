@@ -8,7 +8,7 @@ Rows are ``log_event`` of these codes: ``python-exception``, ``fatal-signal`` (f
 PyTorch's watchdog where it ends its process for a CUDA error),
 ``worker-exit`` (torchrun's, DeepSpeed's or Lightning's line when it sees a worker fail),
 ``worker-failed`` (an entry of torchrun's summary, what mpirun says of the first), ``task-ended``
-and ``job-cancelled`` (srun, slurmstepd, a shell) and ``oom-kill`` (kernel).
+and ``job-cancelled`` (srun, slurmstepd, a shell, Ray of a worker) and ``oom-kill`` (kernel).
 ``round`` counts the launches that one file tells of, from 0.
 """
 
@@ -31,6 +31,7 @@ WORDS = (
     b"slurmstepd: ", b"Killed process ", b"Fatal Python error", _WATCHDOG, *_CHAINS,
     b"mpirun noticed that", b"mpiexec noticed that", b"Process name: [[", b"Exit code: ",
     b"exits with return code = ", b"Child process with PID ", b": line ",
+    b"Worker exit detail: ",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -70,6 +71,10 @@ _DEEPSPEED = re.compile(rb"exits with return code = (-?\d{1,5})\s*$")
 _LOCAL_ARGUMENT = re.compile(rb"--local_rank=(\d{1,5})\b")
 _LIGHTNING = re.compile(
     rb"\[rank: (\d{1,5})\] Child process with PID (\d{1,10}) terminated with code (-?\d{1,5})\."
+)
+_RAY = re.compile(
+    rb"A worker died or was killed while executing .{0,2000}?"
+    rb"Worker IP address: ([0-9A-Fa-f.:]{3,45}) .{0,200}?Worker PID: (\d{1,10}) Worker exit type: (\w{1,40})"
 )
 _SHELL = re.compile(
     rb": line \d{1,7}: +(\d{1,10}) (Killed|Segmentation fault|Bus error|Aborted|Terminated)\b"
@@ -120,6 +125,11 @@ _ENDS = (
     (b"Killed", "SIGKILL"),
     (b"Terminated", "SIGTERM"),
 )
+_RAY_ENDS: dict[str, list[str]] = {
+    "SYSTEM_ERROR": [],
+    "NODE_OUT_OF_MEMORY": ["signal=SIGKILL", "why=out of memory", "of=host"],
+}
+"""How a worker of Ray ended, by what Ray calls it: of the first it does not know how."""
 _CODE = re.compile(rb"(?:[Ee]xited with )?exit code (\d{1,3})")
 
 
@@ -195,6 +205,12 @@ class FailureReader:
 
     def _begin(self, line: bytes, place: int) -> None:
         at = line.find(_TRACEBACK)
+        if left := _EXIT.search(line):  # behind a bar the launcher's traceback follows in the line
+            agent = left["agent"].decode() if left["agent"] else "0"
+            fields = [f"agent={agent}", f"local_rank={int(left['local'])}"]
+            self._add(
+                place, "worker-exit", [*fields, *_ended(left["code"]), f"pid={int(left['pid'])}"]
+            )
         if at >= 0:
             prefix = line[:at]
             who, is_told = _who(prefix), self._entry is not None
@@ -206,12 +222,6 @@ class FailureReader:
                 is_chained = prefix in self._chained
                 self._open[prefix] = _Traceback(place, who, is_chained, is_told)
             self._chained.discard(prefix)
-        elif left := _EXIT.search(line):
-            agent = left["agent"].decode() if left["agent"] else "0"
-            fields = [f"agent={agent}", f"local_rank={int(left['local'])}"]
-            self._add(
-                place, "worker-exit", [*fields, *_ended(left["code"]), f"pid={int(left['pid'])}"]
-            )
         elif b"Root Cause (first" in line or line.strip() == b"Failures:":
             self._end_entry()
             self._section = b"Root Cause" in line
@@ -257,6 +267,13 @@ class FailureReader:
         elif left := _LIGHTNING.search(line):
             fields = ["agent=0", f"local_rank={int(left[1])}", *_ended(left[3])]
             self._add(place, "worker-exit", [*fields, f"pid={int(left[2])}"])
+        elif left := _RAY.search(line):
+            # Of an intended end Ray says another type, and so of a worker that its monitor of the
+            # host's memory killed.
+            ends = _RAY_ENDS.get(left[3].decode())
+            if ends is not None:
+                told = [*_host(left[1]), *ends, f"pid={int(left[2])}"]
+                self._add(place, "task-ended", told)
         elif left := _SHELL.search(line):
             self._add(
                 place, "task-ended", [*_how(left[2]), f"pid={int(left[1])}"], is_said_after=True

@@ -13,6 +13,14 @@ LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 SECRET = "PLANTEDSECRET0123456789"  # noqa: S105  # what the recorded program put into its exception
 
 
+RAY = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. To "
+    "troubleshoot the problem, check the logs for the dead worker. RayTask ID: ff01 Worker ID: f8a "
+    "Node ID: 09d0 Worker IP address: 192.168.1.4 Worker port: 10110 Worker PID: 1508038 Worker "
+    "exit type: {} Worker exit detail: Worker unexpectedly exits with a connection error code 2."
+)
+
+
 def events(text: str | bytes) -> list[dict[str, Any]]:
     rows = nccl_logs.read(text).tables.get("log_event", [])
     return [{"code": r["code"], **dict(f.split("=", 1) for f in r["fields"])} for r in rows]
@@ -162,6 +170,15 @@ def test_tracebacks_printed_into_each_other_are_taken_apart_by_rank() -> None:
             "/var/spool/slurmd/job00191/slurm_script: line 28:  8156 Killed     python3 main.py",
             {"code": "task-ended", "signal": "SIGKILL", "pid": "8156"},
         ),
+        (
+            RAY.format("SYSTEM_ERROR"),
+            {"code": "task-ended", "host": "192.168.1.4", "pid": "1508038"},
+        ),
+        (
+            RAY.format("NODE_OUT_OF_MEMORY"),
+            {"code": "task-ended", "host": "192.168.1.4", "signal": "SIGKILL",
+             "why": "out of memory", "of": "host", "pid": "1508038"},
+        ),
     ],
 )  # fmt: skip
 def test_lines_of_schedulers_and_kernels(line: str, told: dict[str, str]) -> None:
@@ -188,6 +205,7 @@ def test_mpirun_s_tag_is_the_rank_of_a_traceback() -> None:
         "  Exit code:    1",  # of what, nothing says
         "train.py: line 28: 8156 Killers",
         "it exits with return code = 1 sometimes",
+        RAY.format("INTENDED_SYSTEM_EXIT"),
         # A timeout is a hang of its group, and no failure of the rank that tells it.
         "[rank0]:[E1 x] [Rank 0] Process group watchdog thread terminated with exception: [Rank 0] "
         "Watchdog caught collective operation timeout",
@@ -196,6 +214,16 @@ def test_mpirun_s_tag_is_the_rank_of_a_traceback() -> None:
 )
 def test_other_lines_are_nothing(line: str) -> None:
     assert events(line + "\n") == []
+
+
+def test_a_launcher_s_word_and_its_traceback_may_stand_in_one_line_behind_a_bar() -> None:
+    text = (
+        "Loading:   0%|   | 0/2 [00:00<?, ?it/s]WARNING:api:Sending process 7 closing signal"
+        "   ERROR:api:failed (exitcode: -9) local_rank: 4 (pid: 899509) of binary: /x/python   "
+        "Traceback (most recent call last):\n"
+    )
+    (event,) = events(text)
+    assert (event["code"], event["local_rank"], event["signal"]) == ("worker-exit", "4", "SIGKILL")
 
 
 def test_a_traceback_without_its_end_is_counted_and_a_long_one_ends() -> None:

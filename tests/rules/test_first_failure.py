@@ -55,6 +55,7 @@ def test_the_rank_that_raised_is_named_and_those_that_followed_are_not() -> None
         (failed(1, signal="SIGKILL", memory_of="cgroup"), "the memory of its cgroup ran out",
          "platform"),
         (failed(1, exit_code=137), "it ended with exit code 137", "model"),
+        (failed(1), "it died, and how is not said", "model"),
         (failed(1, exception="torch.OutOfMemoryError", says="gpu_memory", file="a.py", line=3),
          "torch.OutOfMemoryError in a.py, line 3; GPU memory ran out", "model"),
         (failed(1, exception="RuntimeError", says="uncorrectable ECC error"),

@@ -326,6 +326,8 @@ def _how(row: Row) -> str:
         return f"its GPU met {safe(row['says'])} and PyTorch ended it ({safe(row['signal'])})"
     if row["signal"]:
         return f"ended by {safe(row['signal'])}, which its launcher did not send"
+    if row["exit_code"] is None:
+        return "it died, and how is not said"
     return f"it ended with exit code {row['exit_code']}"
 
 

@@ -74,7 +74,8 @@ _LIGHTNING = re.compile(
 )
 _RAY = re.compile(
     rb"A worker died or was killed while executing .{0,2000}?"
-    rb"Worker IP address: ([0-9A-Fa-f.:]{3,45}) .{0,200}?Worker PID: (\d{1,10}) Worker exit type: (\w{1,40})"
+    rb"Worker IP address: ([0-9A-Fa-f.:]{3,45}) .{0,200}?"
+    rb"Worker PID: (\d{1,10}) Worker exit type: (\w{1,40})"
 )
 _SHELL = re.compile(
     rb": line \d{1,7}: +(\d{1,10}) (Killed|Segmentation fault|Bus error|Aborted|Terminated)\b"

@@ -182,6 +182,20 @@ def of_vmstat(text: str) -> list[Printed]:
     return found
 
 
+def of_iostat(text: str) -> list[Printed]:
+    """Columns by their headings, of CPUs and of disks."""
+    names: list[str] = []
+    found = []
+    for line in text.splitlines():
+        cells = line.split()
+        if cells[:1] in (["avg-cpu:"], ["Device"]):
+            names = cells
+        elif len(cells) == len(names) - (names[:1] == ["avg-cpu:"]) and len(cells) > 2:
+            numbers, of = (cells, names[1:]) if names[0] == "avg-cpu:" else (cells[1:], names[1:])
+            found += [(n, Fraction(c)) for n, c in zip(of, numbers, strict=True)]
+    return found
+
+
 def of_fields(text: str) -> list[Printed]:
     """Fields of the line protocol: the second part of a line."""
     field = re.compile(rf"([^,= ]+)=({_NUMBER})[iu]?(?=,| |$)")

@@ -181,6 +181,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("iostat", 2, "iostat", (
         Format("storage", "iostat", "iostat -x -t -o JSON", True, "each report"),
     )),
+    Family("iostat_text", 1, "iostat_text", (
+        Format("storage", "iostat", "iostat -x -t", True, "each report"),
+    )),
     Family("nfsiostat", 1, "nfsiostat", (
         Format("storage", "NFS mounts", "nfsiostat INTERVAL", False, "time lines"),
     )),

@@ -21,7 +21,8 @@ _START = re.compile(rb'\s*\{\s*"sysstat"\s*:\s*\{\s*"hosts"\s*:\s*\[')
 _DISK = re.compile(rb'"disk_device"\s*:')
 _MS = 1_000_000
 _KIB, _MIB = 1024, 1024**2
-_MAX_INTERVAL_NS = 86_400 * 10**9
+MAX_INTERVAL_NS = 86_400 * 10**9
+"""Longest time between two reports that is believed."""
 
 
 def _meanings() -> dict[str, Meaning]:
@@ -40,7 +41,8 @@ def _meanings() -> dict[str, Meaning]:
     return words
 
 
-_MEANINGS = _meanings()
+MEANINGS = _meanings()
+"""Of each column that is kept: what it is."""
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
@@ -99,7 +101,7 @@ def _report(
         reading.bad_time(place)
         return last_ns, None
     found: int | None = None
-    if last_ns is not None and 0 < time_ns - last_ns <= _MAX_INTERVAL_NS:
+    if last_ns is not None and 0 < time_ns - last_ns <= MAX_INTERVAL_NS:
         found = 0
         samples.at(time_ns)
         samples.interval_ns = int(time_ns - last_ns)
@@ -108,7 +110,7 @@ def _report(
             if not isinstance(device, str) or not device:
                 continue
             for key, printed in disk.items():
-                if (meaning := _MEANINGS.get(key)) is not None:
+                if (meaning := MEANINGS.get(key)) is not None:
                     found += numbers_count(printed)
                     samples.sample(place, device, meaning, printed, original=key)
     return time_ns, found

@@ -13,6 +13,7 @@ from tracekit.ingest.counters.storage_words import STORAGE
 
 HOSTS = Path(__file__).resolve().parents[3] / "fixtures" / "hosts"
 IOSTAT = HOSTS / "host01-iostat.json"
+IOSTAT_TEXT = HOSTS / "host01-iostat.txt"
 DISKSTATS = HOSTS / "host01-diskstats.txt"
 VMSTAT = HOSTS / "host01-vmstat.txt"
 SECOND = 10**9
@@ -84,6 +85,66 @@ def test_real_iostat() -> None:
         assert last[name, "wkB/s"] == pytest.approx(disk["wkB/s"] * 1024)
         assert last[name, "util"] == pytest.approx(disk["util"] / 100)
     assert all(STORAGE[str(r["counter"])][1:3] == (r["unit"], r["kind"]) for r in found)
+
+
+def test_real_iostat_for_people() -> None:
+    """Eight reports a second apart, of one disk: ten of its columns are kept of seven."""
+    sink = ingest_path(IOSTAT_TEXT, "iostat_text")
+    assert (sink.facts["host_name"], sink.facts["time_basis"]) == ("host01", "epoch")
+    assert sink.counters.keys() == {"other_metric", "no_interval"}
+    printed = [x.split() for x in IOSTAT_TEXT.read_text().splitlines()]
+    names = next(cells for cells in printed if cells[:1] == ["Device"])
+    disks = [dict(zip(names, cells, strict=True)) for cells in printed if cells[:1] == ["vda"]]
+    found = rows(sink)
+    assert len(found) == 70 == 7 * 10
+    assert {r["interval_ns"] for r in found} == {SECOND}
+    for name, scale in (("w/s", 1), ("w_await", 1e6), ("wkB/s", 1024), ("%util", 0.01)):
+        kept = [r["value"] for r in found if r["original_name"] == name]
+        assert kept == pytest.approx([float(disk[name]) * scale for disk in disks[1:]])
+
+
+OLD_IOSTAT = """\
+Linux 3.13.0-49-generic (gpu-7)  2026-11-23  _x86_64_ (32 CPU)
+
+2026-11-23T08:00:00Z
+Device:   rrqm/s   wrqm/s     r/s     w/s    rkB/s    wkB/s avgrq-sz avgqu-sz   await  svctm  %util
+xvda        0.00     0.23    9.00    9.00     9.00     9.00    34.37     9.00    9.98   2.44   9.00
+
+2026-11-23T08:00:05Z
+Device:   rrqm/s   wrqm/s     r/s     w/s    rkB/s    wkB/s avgrq-sz avgqu-sz   await  svctm  %util
+xvda        0.00     0.23    2.00    1.00     4.00     2.00    34.37     0.50    9.98   2.44   7.00
+"""
+
+
+def test_iostat_of_old_systems(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(OLD_IOSTAT)
+    found = rows(ingest_path(path, "iostat_text"))
+    assert {str(r["counter"]): r["value"] for r in found} == {
+        "read_rate": 2, "write_rate": 1, "read_throughput": 4096, "write_throughput": 2048,
+        "queue_length": 0.5, "busy": 0.07,
+    }  # fmt: skip
+    assert {r["interval_ns"] for r in found} == {5 * SECOND}
+
+
+@pytest.mark.parametrize("stamp", ["", "11/23/26 23:00:01\n", "23.11.2026 23:00:01\n"])
+def test_iostat_without_times_that_name_their_zone_has_no_numbers(
+    tmp_path: Path, stamp: str
+) -> None:
+    path = tmp_path / "a.txt"
+    text = OLD_IOSTAT.replace("2026-11-23T08:00:00Z\n", stamp)
+    path.write_text(text.replace("2026-11-23T08:00:05Z\n", stamp))
+    sink = ingest_path(path, "iostat_text")
+    assert not rows(sink)
+    assert "S_TIME_FORMAT=ISO iostat -x -t" in str(sink.facts)
+
+
+def test_other_lines_in_iostat_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(OLD_IOSTAT + "sd 1 2\nhunter2 was here\n")
+    sink = ingest_path(path, "iostat_text")
+    assert len(rows(sink)) == 6
+    assert "hunter" not in str(sink.counters)
 
 
 def test_real_diskstats_agree_with_iostat() -> None:

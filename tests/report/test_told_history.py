@@ -38,6 +38,26 @@ def test_a_steady_log_alone_is_no_fault(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("durs_s", "is_uneven"),
+    [
+        ([0.15, 0.15, 67.6, 0.15, 3.0, 0.15, 15.2, 0.15, 0.15], True),
+        ([60.0, *[1.0] * 20], False),  # the first step compiles
+        ([1.0, 1.0, 60.0, *[1.0] * 18], False),
+        ([*[1.0] * 6, 5.0, 9.0], False),  # of eight lines nothing is said
+        ([*[1.0] * 16, *[9.0] * 4], True),
+        ([*[1.0] * 16, *[5.0] * 4], False),
+    ],
+)
+def test_time_that_few_steps_take_is_told(
+    tmp_path: Path, durs_s: list[float], is_uneven: bool
+) -> None:
+    log = log_of(tmp_path / "train.log", durs_s, BEGIN)
+    said = api.open(log).diagnose().document.verdict.sentence
+    assert said.startswith("More than half of the time") == is_uneven
+    assert ", mean " in said
+
+
 @pytest.mark.parametrize("name", ["huggingface-trainer", "lightning"])
 def test_a_bar_of_whole_seconds_tells_no_median_of_shorter_steps(name: str) -> None:
     log = HEALTHY.parents[1] / "logs" / f"{name}.log"

@@ -10,6 +10,8 @@ from tracekit.rules.logged import beside, growth
 from tracekit.wording import plural, seconds, sentence, share, span
 
 SHOWN_EPISODES = 3
+MEAN_SHOWN_RATIO = 1.1
+"""Of the median: from there on the mean is said beside it."""
 
 
 def history_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
@@ -31,6 +33,13 @@ def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement
     spent_ns = (summary["mean_ns"] or 0) * summary["steps_count"]
     shown = [r for r in facts.of("slow_episode") if _counts(r, spent_ns, limits)]
     shown.sort(key=lambda r: (-(r["lost_ns"] or 0), r["first_step"]))
+    if not shown and _is_uneven(summary, limits):
+        return say(
+            "unexplained",
+            f"More than half of the time is spent beyond the median step in the {_steps(summary)}.",
+            "which steps are long, and what returns with them: tracekit query RUN job_step_curve; "
+            "profile some of these steps",
+        )
     if not shown:
         return say(
             "not_enough_data",
@@ -50,6 +59,17 @@ def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement
     )
 
 
+def _is_uneven(summary: Row, limits: ReportThresholds) -> bool:
+    """Whether a few steps take most of the time, also without the longest line, which is often the
+    first: the mean is then far above the median."""
+    p50_ns, steps = summary["p50_ns"], summary["steps_count"]
+    if not p50_ns or summary["lines_count"] < limits.min_uneven_lines_count:
+        return False
+    longest = min(summary["steps_per_line"] or 1, steps - 1)
+    rest_ns = summary["mean_ns"] * steps - summary["max_ns"] * longest
+    return bool(rest_ns > limits.max_mean_ratio * p50_ns * (steps - longest))
+
+
 def _counts(row: Row, spent_ns: float, limits: ReportThresholds) -> bool:
     """Whether an episode is worth a sentence: what returns at every checkpoint must cost a share
     of the job that findings call minor."""
@@ -65,7 +85,7 @@ def _steps(summary: Row) -> str:
     steps, total = summary["steps_count"], summary["total_steps_count"]
     # Of a bar that begins anew each epoch the total is the epoch's.
     is_of_job = total is not None and summary["epoch_steps_count"] is None and steps <= total
-    words = f"{steps:,} steps" + (f" of {total:,}" if is_of_job else "")
+    words = f"{steps:,} step{'' if steps == 1 else 's'}" + (f" of {total:,}" if is_of_job else "")
     if summary["start_ns"] is not None and summary["end_ns"] is not None:
         words += f" over {span((summary['end_ns'] - summary['start_ns']) / 1e9)}"
     if summary["p50_ns"] is None:
@@ -74,6 +94,8 @@ def _steps(summary: Row) -> str:
         words += f", most shorter than its clock can tell, mean {seconds(summary['mean_ns'] / 1e9)}"
         return f"training log: {words}"
     words += f", median {seconds(summary['p50_ns'] / 1e9)}"
+    if summary["mean_ns"] > MEAN_SHOWN_RATIO * summary["p50_ns"]:
+        words += f", mean {seconds(summary['mean_ns'] / 1e9)}"
     if summary["p99_ns"] is not None:
         words += f", p99 {seconds(summary['p99_ns'] / 1e9)}"
     return f"training log: {words}"

@@ -32,6 +32,14 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
     min_periodic_ratio: float = threshold(
         0.01, "of the job that stalls at one distance take together, to be told: a minor impact"
     )
+    max_mean_ratio: float = threshold(
+        2.0,
+        "of the median step that the mean may be: beyond it more than half of all time is in "
+        "few steps",
+    )
+    min_uneven_lines_count: int = threshold(
+        9, "lines of a log, to say that: of fewer the first steps are many"
+    )
     min_unlike_ratio: float = threshold(
         0.02, "of the job's median step by which the profiled ones differ; as a level of the log"
     )

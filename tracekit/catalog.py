@@ -41,6 +41,7 @@ QUERY_FILES: tuple[str, ...] = (
     "history/slow_episode",
     "history/episode_pressure",
     "history/profiled_window",
+    "history/step_part_time",
     "history/failures",
     "history/attempt_summary",
     "history/goodput",

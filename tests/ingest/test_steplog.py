@@ -37,6 +37,12 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
         {"step": 2720, "loss": 2.63, "dur_ns": 3_740_000_000,
          "time_ns": 1_714_557_600_500 * 10**6},
     ),
+    "mxnet": (
+        "2024-05-01 10:00:00,500 Node[0] Epoch[3] Batch [20-40]\tSpeed: 1203.45 samples/sec\t"
+        "accuracy=0.512500\tlr=0.100000",
+        {"step": 40, "epoch": 3, "learning_rate": 0.1, "dur_ns": None,
+         "time_ns": 1_714_557_600_500 * 10**6},
+    ),
     "nanogpt": (
         "iter 100: loss 3.2512, time 135.22ms, mfu 12.50%",
         {"step": 100, "dur_ns": 135_220_000, "loss": 3.2512, "mfu_ratio": 0.125, "time_ns": None},
@@ -145,6 +151,14 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "2024-05-01 10:00:00,500 - mmseg - INFO - Iter [200/40000]\tlr: 9.998e-03, eta: 1:05:45, "
         "time: 0.141, data_time: 0.008, memory: 22159, decode.loss_ce: 1.2669, loss: 1.7573",
         {"step": 200, "epoch": None, "total_steps_count": 40000, "loss": 1.7573},
+    ),
+    "GluonCV": (
+        "INFO:root:[Epoch 0] [Batch 49], LR: 1.00E-05, Speed: 123.456 samples/sec, CE=0.5",
+        {"step": 49, "epoch": 0, "dur_ns": None, "time_ns": None},
+    ),
+    "MXNet of 2016": (
+        "INFO:root:Epoch[1] Batch [50]\tSpeed: 4320.55 samples/sec\tTrain-accuracy=0.9125",
+        {"step": 50, "epoch": 1},
     ),
     "DeepSpeed of 2020": (
         "[INFO 2024-05-01 10:00:00] rank:0 step=50, skipped=0, lr=[0.001], mom=[[0.9, 0.999]]",

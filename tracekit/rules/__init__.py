@@ -31,6 +31,7 @@ NAMES = (
     "restart-loss",
     "slow-startup",
     "profiler-overhead",
+    "uneven-parts",
     "collective-hang",
     "collective-mismatch",
     "gpu-memory-fault",

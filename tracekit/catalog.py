@@ -108,6 +108,7 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/gpu_events",
     "gpu/gpu_processes",
     "gpu/host_topology",
+    "gpu/process_place",
     "comm/rank_clocks",
     "timeline/timeline_load",
     "timeline/timeline_slices",

@@ -47,6 +47,7 @@ NAMES = (
     "cpu-throttled",
     "memory-pressure",
     "slow-storage",
+    "numa-misplacement",
     "unequal-work",
     "pfc-storm",
     "slow-receiver",

@@ -149,6 +149,20 @@ _HOST_ONCE = """\
 # CGROUP=/sys/fs/cgroup/JOB sh capture.sh: the job's CPU quota and memory limits too
 once lscpu.txt lscpu
 once numactl.txt numactl -H
+# On which CPUs and memory nodes the processes on the GPUs are.
+if have nvidia-smi; then
+    once topo.txt nvidia-smi topo -m
+    fields=gpu_uuid,pid,process_name,used_gpu_memory
+    once gpu-processes.csv nvidia-smi --query-compute-apps="$fields" --format=csv
+    once gpus.utc.csv env TZ=UTC nvidia-smi --format=csv \\
+        --query-gpu=timestamp,index,uuid,pci.bus_id,name,temperature.gpu
+    users=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | sort -un)
+    for pid in $users; do
+        grep -E '^(Pid|Cpus_allowed_list|Mems_allowed_list):' "/proc/$pid/status" 2>/dev/null
+    done >"$out/affinity.txt"
+    [ -s "$out/affinity.txt" ] || rm -f "$out/affinity.txt"
+    [ -z "$users" ] || once numastat.txt numastat -p $users
+fi
 """
 
 _HOST_SAMPLE = """\

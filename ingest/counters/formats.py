@@ -169,6 +169,12 @@ FAMILIES: tuple[Family, ...] = (
     Family("sadf", 2, "sadf", (
         Format("host", "history", "sadf -j", True, "each moment"),
     )),
+    Family("affinity", 1, "affinity", (
+        Format("host", "CPUs and memory nodes of processes", "/proc/PID/status, taskset -cp PID",
+               False, "none: it is a description"),
+        Format("host", "memory of processes by node", "numastat -p PID", False,
+               "none: it is a description"),
+    )),
     Family("pressure", 2, "pressure", (
         Format("host", "pressure stalls", "/proc/pressure/{cpu,io,memory}", True, "time lines"),
         Format("host", "CPU quota, version 1", "cpu.stat of a cgroup", True, "time lines"),

@@ -21,6 +21,7 @@ from tracekit.ingest.stackdumps import reader as stacks
 from tracekit.ingest.steplog import failures
 from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import StepReader
+from tracekit.ingest.steplog.timers import TimerReader
 from tracekit.ingest.steplog.words import Block, any_of
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
@@ -114,6 +115,7 @@ class LogReader:
         self.failures = failures.FailureReader(sink)
         self.stacks = stacks.StackReader(sink, source.path)
         self.phases = PhaseReader(sink)
+        self.timers = TimerReader(sink)
         self.place = 0
         self.messages_count = 0
         self.unknown_count = 0
@@ -148,7 +150,8 @@ class LogReader:
         rest = self.steps.take(block, before + 1)
         if rest is not None and len(rest) < len(batch) / 2:
             block = Block([line for _, line in rest])
-        self.phases.take(enumerate(batch, before + 1) if rest is None else rest, block)
+        for reader in (self.phases, self.timers):
+            reader.take(enumerate(batch, before + 1) if rest is None else rest, block)
         is_open = self.failures.is_open or self.stacks.is_open
         is_within = self.bench.section is not None or is_open
         left: Iterable[tuple[int, bytes]] = enumerate(batch, before + 1) if rest is None else rest
@@ -580,6 +583,7 @@ class LogReader:
         self.failures.finish(keeps_times=is_local)
         self.stacks.finish()
         self.phases.finish()
+        self.timers.finish()
         self.comms.write(self.comm_rows)
         for rows in (self.ops, self.edges, self.choices, self.events, self.comm_rows):
             rows.flush()
@@ -632,7 +636,7 @@ class LogReader:
         known = [n for n, _ in self.comms.processes if n is not None]
         hosts = sorted(set(known))
         is_ours = self.messages_count or self.bench.rows_count or self.bench.sections_count
-        others = (self.watchdog, self.steps, self.failures, self.stacks)
+        others = (self.watchdog, self.steps, self.failures, self.stacks, self.timers)
         has_found = bool(is_ours or any(reader.count for reader in others))
         facts: dict[str, object] = {
             "producer": self._producer(),

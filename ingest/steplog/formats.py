@@ -296,6 +296,17 @@ FORMATS: tuple[StepFormat, ...] = (
         "TensorFlow's tutorials and Inception (cifar10_train, inception_train)",
     ),
     StepFormat(
+        "mxnet",
+        ("samples/sec",),
+        r"(?:\b(?:Epoch|Iter)\[\d+\] Batch ?\[(?:\d+-)?|\[Epoch \d+\] ?\[Batch )"
+        r"(?P<step>\d+)(?:/\d+)?\],?\s+(?:LR: [-+\d.eE]+,\s+)?Speed: [\d.]+ samples/sec",
+        "MXNet (callback.Speedometer) and GluonCV's scripts",
+        fields=(
+            ("epoch", r"\b(?:Epoch|Iter)[ \[](\d+)\]"),
+            ("learning_rate", rf"\blr[=:] ?({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
         "tqdm",
         ("it/s", "s/it"),
         r"\d+%\|[^|]*\| *(?P<step>\d+)/(?P<total>\d+) \[(?P<elapsed>(?:\d+:)?\d\d:\d\d)<"

@@ -14,6 +14,10 @@
 -- column: last_step BIGINT : Last one.
 -- column: p50_ns DOUBLE : Median of these steps, as the log tells; null where it does not.
 -- column: job_p50_ns DOUBLE : Median of all steps of the log.
+-- column: touched_count BIGINT : Steps of the lines that the traces touch: more than are profiled
+--     where a line stands for several, or the log's clock has whole seconds.
+-- column: traced_count BIGINT : Steps of the traces, of the rank that has most; null where nothing
+--     marks any.
 WITH
     told AS (
         SELECT
@@ -37,7 +41,8 @@ WITH
             'time' AS placed_by,
             min(told.step) AS first_step,
             max(told.step) AS last_step,
-            quantile_cont(told.dur_ns, 0.5) AS p50_ns
+            quantile_cont(told.dur_ns, 0.5) AS p50_ns,
+            CAST(sum(told.steps_count) AS BIGINT) AS touched_count
         FROM run
         JOIN told
             ON told.is_epoch
@@ -57,13 +62,24 @@ WITH
             'number' AS placed_by,
             min(told.step) AS first_step,
             max(told.step) AS last_step,
-            quantile_cont(told.dur_ns, 0.5) AS p50_ns
+            quantile_cont(told.dur_ns, 0.5) AS p50_ns,
+            CAST(sum(told.steps_count) AS BIGINT) AS touched_count
         FROM numbered
         JOIN told
             ON told.step >= numbered.first_step
             AND told.step - told.steps_count < numbered.last_step
         WHERE NOT (SELECT is_epoch FROM of_job)
         GROUP BY numbered.attempt
+    ),
+    traced AS (
+        SELECT attempt, max(steps_count) AS steps_count
+        FROM (
+            SELECT attempt, rank, count(*) AS steps_count
+            FROM step
+            WHERE step IS NOT NULL
+            GROUP BY attempt, rank
+        )
+        GROUP BY attempt
     ),
     placed AS (
         FROM by_time
@@ -76,7 +92,10 @@ SELECT
     placed.first_step,
     placed.last_step,
     placed.p50_ns,
-    of_job.p50_ns AS job_p50_ns
+    of_job.p50_ns AS job_p50_ns,
+    placed.touched_count,
+    traced.steps_count AS traced_count
 FROM placed
+LEFT JOIN traced USING (attempt)
 CROSS JOIN of_job
 ORDER BY placed.attempt;

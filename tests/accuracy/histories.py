@@ -24,7 +24,7 @@ from tracekit.simulate.history import FAULTS, HistoryRequest, write_history
 from tracekit.simulate.history.draft import Noise
 
 TUNING_SEEDS = range(1_200, 1_300)
-REPORTING_SEEDS = range(7_200, 7_300)
+REPORTING_SEEDS = range(9_401, 9_500)
 HEALTHY_PER_SEED = 3
 DAYS = "long-stall:2400+step-drift:0.002+host-swap:1.05+restarts:1"
 DAYS_STEPS = 250_000

@@ -37,6 +37,12 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
         {"step": 2720, "loss": 2.63, "dur_ns": 3_740_000_000,
          "time_ns": 1_714_557_600_500 * 10**6},
     ),
+    "mxnet": (
+        "2024-05-01 10:00:00,500 Node[0] Epoch[3] Batch [20-40]\tSpeed: 1203.45 samples/sec\t"
+        "accuracy=0.512500\tlr=0.100000",
+        {"step": 40, "epoch": 3, "learning_rate": 0.1, "dur_ns": None,
+         "time_ns": 1_714_557_600_500 * 10**6},
+    ),
     "nanogpt": (
         "iter 100: loss 3.2512, time 135.22ms, mfu 12.50%",
         {"step": 100, "dur_ns": 135_220_000, "loss": 3.2512, "mfu_ratio": 0.125, "time_ns": None},
@@ -274,6 +280,14 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "2024-05-01 10:00:00.500 host:0\tolmo_core.train:1\tINFO\t[step=7/100,epoch=1]\n"
         "    train/CE loss=3.5",
         {"step": 7, "loss": 3.5},
+    ),
+    "GluonCV": (
+        "INFO:root:[Epoch 0] [Batch 49], LR: 1.00E-05, Speed: 123.456 samples/sec, CE=0.5",
+        {"step": 49, "epoch": 0, "dur_ns": None, "time_ns": None},
+    ),
+    "MXNet of 2016": (
+        "INFO:root:Epoch[1] Batch [50]\tSpeed: 4320.55 samples/sec\tTrain-accuracy=0.9125",
+        {"step": 50, "epoch": 1},
     ),
     "DeepSpeed of 2020": (
         "[INFO 2024-05-01 10:00:00] rank:0 step=50, skipped=0, lr=[0.001], mom=[[0.9, 0.999]]",

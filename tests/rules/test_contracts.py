@@ -84,7 +84,7 @@ def test_what_no_rule_looks_for_is_named_with_what_settles_it_by_hand() -> None:
 
 
 def test_a_rule_has_a_topic_or_is_its_own() -> None:
-    assert topic_of("numa-misplacement") == "NUMA placement"
+    assert topic_of("false-dependency") == "queues of the device"
     assert topic_of("packet-loss") == "links, packet loss, pause"
     assert topic_of("gc-pause") == "gc-pause"
 
@@ -142,7 +142,7 @@ def test_rules_can_be_selected_and_ignored_and_a_misspelt_name_is_corrected() ->
         rule("gc-pauses")
     assert error.value.hint == "did you mean gc-pause?"
     with pytest.raises(UsageError, match="not built yet"):
-        rule("numa-misplacement")
+        rule("false-dependency")
 
 
 def test_the_rules_page_is_current() -> None:

@@ -8,10 +8,11 @@ from logged_rules import SECOND, Row, asked, episode, says_what_it_needs
 from tracekit.findings import Severity
 
 
-def window(ratio: float) -> list[Row]:
+def window(ratio: float, touched: int = 11) -> list[Row]:
     return [
         {"attempt": 1, "placed_by": "time", "first_step": 100, "last_step": 110,
-         "p50_ns": ratio * SECOND, "job_p50_ns": 1.0 * SECOND}
+         "p50_ns": ratio * SECOND, "job_p50_ns": 1.0 * SECOND,
+         "touched_count": touched, "traced_count": 10}
     ]  # fmt: skip
 
 
@@ -33,3 +34,13 @@ def test_without_profiled_steps_in_the_log_it_says_so() -> None:
     assert not outcome.findings
     assert "that tells of the profiled steps" in outcome.not_checked[0].needs
     says_what_it_needs("profiler-overhead")
+
+
+@pytest.mark.parametrize(("touched", "is_checked"), [(20, True), (21, False)])
+def test_where_most_lines_are_of_other_steps_nothing_can_be_told(
+    touched: int, is_checked: bool
+) -> None:
+    outcome = asked("profiler-overhead", profiled_window=window(1.0, touched))
+    assert not outcome.findings
+    assert bool(outcome.not_checked) != is_checked
+    assert asked("profiler-overhead", profiled_window=window(1.06, touched)).findings

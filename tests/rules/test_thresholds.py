@@ -99,6 +99,7 @@ CONSTANTS = {
         model.SHOWN_CHARACTERS without_steps.MIN_SHOWN_SHARE
         without_steps.MAX_STATED
     """,
+    "what a foreign list may hold": "numa_misplacement._MAX_CPUS",
     "the page": """
         html.MIN_PART_WIDTH
         page.INDENT page.MIN_WIDTH text.MIN_SCOPE_WIDTH text.MIN_COST_WIDTH text.MIN_NAME_WIDTH

@@ -5,7 +5,8 @@ What it means
 How it shows
     The log's median of the steps that the traces touch, against that of all steps (query
     profiled_window), where the log's clock or numbers place them and no slow stretch of the log
-    covers them.
+    covers them. Where they touch more than twice as many steps of the log as were profiled, and
+    these are no longer than the others, the log cannot tell.
 
 Why it hurts
     What a trace shows of launches and of the host is then partly the profiler; it costs the job
@@ -34,11 +35,20 @@ from tracekit.wording import seconds, share
 WINDOW_QUERY = "profiled_window"
 
 
+TOO_COARSE = (
+    "a training log with a line a step, and a clock that tells the profiled steps from others",
+    "log each step, with fractions of a second",
+)
+
+
 class ProfilerOverheadThresholds(Thresholds):
     """How much longer counts."""
 
     min_longer_ratio: float = threshold(
         0.05, "of the job's median step: a major finding's share may be the profiler's then"
+    )
+    max_touched_ratio: float = threshold(
+        2.0, "steps touched for each profiled: of more, the median is that of steps beside them"
     )
 
 
@@ -58,7 +68,9 @@ def evaluate(facts: Facts, limits: ProfilerOverheadThresholds) -> RuleOutcome:
         for e in (*log.of("slow"), *log.of("stall"))
     )
     if longer < limits.min_longer_ratio or is_slow_anyway:
-        return RuleOutcome()
+        traced = row["traced_count"]
+        is_coarse = traced and row["touched_count"] > limits.max_touched_ratio * traced
+        return facts.lacking(*TOO_COARSE) if is_coarse and not is_slow_anyway else RuleOutcome()
     return RuleOutcome(
         findings=(
             finding(

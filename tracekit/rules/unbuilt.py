@@ -25,13 +25,6 @@ class Unbuilt:
 
 UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt(
-        "numa-misplacement",
-        "NUMA placement",
-        "the CPUs and the memory node that each process uses, which tracekit does not read yet",
-        "by hand on its host: taskset -cp PID and numastat -p PID, beside the CPU and NUMA affinity"
-        " of its GPU in nvidia-smi topo -m",
-    ),
-    Unbuilt(
         "false-dependency",
         "queues of the device",
         "which hardware queue each stream has, which no trace records",

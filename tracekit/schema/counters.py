@@ -34,6 +34,17 @@ TABLES = (
         col("memory_bytes", "BIGINT", "Most GPU memory that it held; null where not stated."),
     ),
     source_table(
+        "process_place",
+        "On which CPUs and memory nodes a process may run, or how much memory it has on a node.",
+        (*PLACE_GRAIN, "numa_node"),
+        col("node", "VARCHAR", "Host as the file's name states it; null elsewhere.", "name"),
+        col("pid", "BIGINT", "Process id."),
+        col("cpus", "VARCHAR", "CPUs on which it may run: 0-31,64-95; null where not said."),
+        col("memory_nodes", "VARCHAR", "Memory nodes that it may use; null where not said."),
+        col("numa_node", "INTEGER", "Memory node that memory_bytes are on."),
+        col("memory_bytes", "BIGINT", "Its memory there; null where not told."),
+    ),
+    source_table(
         "gpu_sample",
         "One GPU counter at one moment.",
         (*PLACE_GRAIN, "counter", "device_id", "nvml_index", "node"),

@@ -42,6 +42,17 @@ TABLES = (
         col("model_flops_per_s", "DOUBLE", "FLOP/s a GPU as the program states them."),
         col("tag", "INTEGER", "Rank before the line, as the launcher or the program puts it."),
     ),
+    source_table(
+        "job_step_part",
+        "How long a part of the step took, as a timer in a training log says: of one rank, or the "
+        "shortest and longest of all. Means over the steps since the timers before.",
+        (*PLACE_GRAIN, "name", "part_rank"),
+        col("name", "VARCHAR", "Part, as the program calls it: forward-compute."),
+        col("part_rank", "INTEGER", "Rank that took it; null: all, or one that is not named."),
+        col("dur_ns", "BIGINT", "How long one rank took; null where only all ranks are told."),
+        col("min_ns", "BIGINT", "The shortest over ranks."),
+        col("max_ns", "BIGINT", "The longest over ranks."),
+    ),
     derived_table(
         "logged_step",
         "The job's history: its logs in order, each reported step once.",

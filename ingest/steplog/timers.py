@@ -1,0 +1,136 @@
+"""How long parts of a step took, by the timers that Megatron-LM and others print below its line.
+
+Rows of ``job_step_part``: a part's shortest and longest time over all ranks, a rank's own, or what
+one rank says of itself without its number. Forms, as the programs' sources print them:
+
+    (min, max) time across ranks (ms):          max time across ranks (ms):
+        forward-compute .....: (1.00, 2.00)         forward-compute .....: 2.00
+    times across ranks (ms):                    time (ms) | forward: 1.00 | backward: 2.00
+      forward-compute:
+         rank  0: 1.00
+
+The names of parts are kept; one that holds a long number, as no timer's does, is counted only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tracekit.ingest.base import Sink, write_columns
+from tracekit.ingest.steplog.words import Block, any_of
+
+WORDS = (b"across ranks (ms):", b"time (ms) | ")
+_KEYS = any_of(WORDS)
+MAX_BETWEEN = 200
+"""Lines of others within a block of timers, beyond which it has ended."""
+MAX_NAME_CHARS = 60
+MAX_MS = 1e10
+"""Longest time that is believed: four months."""
+
+_NAME = rb"([A-Za-z][\w/-]{0,80})"
+_MS = rb"(\d{1,12}(?:\.\d{1,9})?)"
+_BEFORE = rb"(?:^|[\s\]:>])"
+_SPREAD = re.compile(_BEFORE + _NAME + rb" \.{0,80}: \(" + _MS + rb", " + _MS + rb"\)\s*$")
+_LONGEST = re.compile(_BEFORE + _NAME + rb" \.{1,80}: " + _MS + rb"\s*$")
+_PART = re.compile(rb"(?:^|[\]:>] ?|: ) {2}" + _NAME + rb":\s*$")
+_OF_RANK = re.compile(rb" {2}rank +(\d{1,7}): " + _MS + rb"\s*$")
+_SAID = re.compile(rb"([A-Za-z][\w/ -]{0,80}): " + _MS + rb"\s*$")
+_TAG = re.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
+_LONG_NUMBER = re.compile(rb"\d{4}")
+_COLUMNS = ("place", "name", "part_rank", "dur_ns", "min_ns", "max_ns")
+
+Times = tuple[int | None, int | None, int | None, int | None]
+"""Rank, its time, the shortest and the longest over ranks, in ns."""
+
+
+class TimerReader:
+    """Takes timers of parts of steps out of a job's output. Consumes no line."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._open: str | None = None
+        """How the block that is being read tells times: spread, longest or ranks."""
+        self._last = 0
+        """Place of the last line that belongs to it."""
+        self._part: bytes | None = None
+        """Whose ranks are being listed."""
+        self._rows: list[tuple[int, str, int | None, int | None, int | None, int | None]] = []
+        self._odd = 0
+        self.count = 0
+        """Times found so far."""
+
+    def take(self, lines: Iterable[tuple[int, bytes]], block: Block) -> None:
+        """Look at lines with their places; ``block`` is all of them, and perhaps more."""
+        if self._open is None and not block.holds(_KEYS):
+            return
+        for place, line in lines:
+            if b"ms)" in line and self._head(place, line):
+                continue
+            if self._open is not None:
+                self._within(place, line)
+        if self._rows:
+            columns = dict(zip(_COLUMNS, map(list, zip(*self._rows, strict=True)), strict=True))
+            write_columns(self._sink, "job_step_part", columns)
+            self._rows = []
+
+    def _head(self, place: int, line: bytes) -> bool:
+        """Whether a line begins a block, or tells all in itself."""
+        if (at := line.find(WORDS[0])) >= 0:
+            before = line[:at]
+            self._open = (
+                "spread" if b"(min, max) time " in before
+                else "longest" if b"max time " in before
+                else "ranks"
+            )  # fmt: skip
+            self._last, self._part = place, None
+            return True
+        at = line.find(WORDS[1])
+        if at < 0:
+            return False
+        tag = _TAG.search(line, 0, at)
+        for text in line[at + len(WORDS[1]) :].split(b"|"):
+            if said := _SAID.match(text.strip()):
+                rank = int(tag[1]) if tag else None
+                self._add(place, said[1], (rank, _ns(said[2]), None, None))
+        return True
+
+    def _within(self, place: int, line: bytes) -> None:
+        if place - self._last > MAX_BETWEEN:
+            self._open = self._part = None
+        elif self._open == "spread":
+            if both := _SPREAD.search(line):
+                self._last = place
+                self._add(place, both[1], (None, None, _ns(both[2]), _ns(both[3])))
+        elif self._open == "longest":
+            if most := _LONGEST.search(line):
+                self._last = place
+                self._add(place, most[1], (None, None, None, _ns(most[2])))
+        elif own := _OF_RANK.search(line):
+            self._last = place
+            if self._part is not None:
+                self._add(place, self._part, (int(own[1]), _ns(own[2]), None, None))
+        elif part := _PART.search(line):
+            self._last, self._part = place, part[1]
+
+    def _add(self, place: int, name: bytes, times: Times) -> None:
+        is_odd = len(name) > MAX_NAME_CHARS or _LONG_NUMBER.search(name) is not None
+        if is_odd or all(t is None for t in times[1:]):
+            self._odd += 1
+            return
+        self.count += 1
+        self._rows.append((place, name.decode("ascii").replace(" ", "-"), *times))
+
+    def finish(self) -> None:
+        """Say what was counted."""
+        count = self._sink.count
+        count("part_time", self.count, severity="info", doc="Times of parts of steps.")
+        count(
+            "odd_part_time", self._odd, severity="info",
+            doc="Times of parts whose name is none of a timer, or that no step takes.",
+        )  # fmt: skip
+
+
+def _ns(ms: bytes) -> int | None:
+    value = float(ms)
+    return round(value * 1e6) if value <= MAX_MS else None

@@ -298,12 +298,16 @@ class _Reader:
         """
         import numpy as np
 
-        texts = block.removesuffix(b"\n").split(b"\n")
-        lines = first_line + np.arange(len(texts), dtype=np.int64)
+        data = np.frombuffer(block, np.uint8)
+        ends = np.flatnonzero(data == ord("\n"))
+        lines = first_line + np.arange(len(ends), dtype=np.int64)
         mark = layout.delimiter.encode()
         if len(mark) != 1 or b'"' in block:
             return block, lines
-        commas = np.array([text.count(mark) for text in texts])
+        commas = np.diff(np.searchsorted(np.flatnonzero(data == mark[0]), ends), prepend=0)
+        if (commas == len(layout.header) - 1).all():
+            return block, lines
+        texts = block.removesuffix(b"\n").split(b"\n")
         filled = np.array([bool(text.strip()) for text in texts])
         usual = np.bincount(commas[filled]).argmax() if filled.any() else 0
         is_odd = filled & (commas != usual) & (commas != len(layout.header) - 1)

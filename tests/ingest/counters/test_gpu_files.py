@@ -957,3 +957,13 @@ def test_a_decimal_comma_beside_semicolons_is_a_point() -> None:
     assert values(sink, "power") == [690.5]
     assert values(sink, "gpu_temperature") == [61]
     assert (sink.counters["bad_number"], sink.counters["bad_row"]) == (1, 1)
+
+
+def test_of_the_powers_of_nvidia_smi_one_is_read() -> None:
+    """The first that stands in the file; the other is listed."""
+    head = "timestamp, index, power.draw.instant [W], power.draw [W]\n"
+    sink = ingest(head + "2026/07/21 00:00:00.000, 0, 690.50 W, 512.00 W\n", "smi.csv")
+    (row,) = sink.rows("gpu_sample")
+    assert (row["counter"], row["value"]) == ("power", 690.5)
+    assert row["original_name"] == "nvidia-smi power.draw.instant"
+    assert sink.counters["column_not_read"] == 1

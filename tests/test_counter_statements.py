@@ -12,7 +12,7 @@ import telemetry
 
 import tracekit
 from soaks import soak
-from tracekit.derive.coherence import coherent
+from tracekit.derive.coherence import coherent, quick_size
 from tracekit.derive.counter_period import CounterPeriod, period_of
 from tracekit.derive.signals import Readings
 from tracekit.derive.statements import Statement, statements
@@ -180,7 +180,14 @@ def test_devices_that_follow_nobody_are_transformed_once_each(
     monkeypatch.setattr(np.fft, "rfft", counted)
     rows = np.random.default_rng(3).normal(size=(20, 719))
     assert [[m.at for m in group] for group in coherent(rows)] == [[at] for at in range(20)]
-    assert lengths == [1024] * 20
+    assert lengths == [900] * 20  # 719 and a quarter more are 898 = 2 x 449
+
+
+@pytest.mark.parametrize(
+    ("least", "size"), [(0, 1), (1, 1), (7, 8), (898, 900), (1024, 1024), (1025, 1080)]
+)
+def test_lengths_that_are_transformed_quickly(least: int, size: int) -> None:
+    assert quick_size(least) == size
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def _rounded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 TOLD_BY_CASES = frozenset({
     "absent_waits", "allocator_stall", "bubble", "checkpoint_stall", "compile_stall",
     "counter_profile", "delay_matrix", "enqueued_calls", "expert_load", "fabric_leaves",
-    "fabric_path", "failures",
+    "fabric_path", "fabric_uplinks", "failures",
     "gemm_efficiency", "gpu_counters",
     "gpu_events", "gpu_growth", "gpu_series", "gpu_throttle", "hidden_kernels",
     "episode_pressure", "host_pressure", "host_pressure_steps", "input_stall",

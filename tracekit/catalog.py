@@ -136,6 +136,7 @@ QUERY_FILES: tuple[str, ...] = (
     "nsys/nvtx_gpu_proj_sum",
     "net/fabric_leaves",
     "net/fabric_path",
+    "net/fabric_uplinks",
     "net/net_sources",
     "net/port_levels",
     "net/port_traffic",

@@ -25,9 +25,11 @@ _SENSED = {
 """Parts of a machine, by how headers call them."""
 _MACHINE = frozenset(("sys", "system", "chassis", "node", "host", "server", "machine"))
 """Words for all of it."""
-_DEVICE = rf"(gpu|{'|'.join((*_PORTS, *_SENSED, 'nvlink'))})[_ -]?(\d{{1,4}})"
+_DEVICE = rf"(gpu|{'|'.join((*_PORTS, *_SENSED, 'nvlink'))})[_ .-]?(\d{{1,4}})"
 _BETWEEN = "_.:/ -"
-_FRONT = re.compile(rf"{_DEVICE}[{_BETWEEN}]", re.I)
+_FRONT = re.compile(rf"(?:system\.)?{_DEVICE}[{_BETWEEN}]", re.I)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
+"""Where a word begins within another: ``powerWatts``."""
 _BEHIND = re.compile(rf"[{_BETWEEN}]{_DEVICE}\Z", re.I)
 _LABELLED = re.compile(r"([A-Za-z_:]\w*)\{(.{1,2000})\}")
 _LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
@@ -117,7 +119,7 @@ def _of_metric(at: int, metric: str, labels: Mapping[str, str], header: str) -> 
 def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, float]:
     """The words of a metric, and the unit and its size that stand at its end."""
     plain = re.sub(r"(?:/|_?per_?)s(?:ec(?:ond)?)?$", "_s", metric.strip(), flags=re.I)
-    words = [w for w in re.split(r"[^A-Za-z0-9%]+", plain.lower()) if w]
+    words = [w for w in re.split(r"[^A-Za-z0-9%]+", _CAMEL.sub("_", plain).lower()) if w]
     if bracket is not None:
         said = re.sub(r"/sec$", "/s", bracket.strip())
         if said != said.lower() and (size := _BITS.get(said)):

@@ -40,10 +40,6 @@ _HEADS = re.compile(
     rb"(?:\d{1,2}x|\?{3})[ \t]",
     re.M,
 )
-_SWITCH = re.compile(
-    rb"^part number +\|[^\r\n]*\r?\n(?:[^\r\n]*\r?\n){1,12}?GUID +\| 0x[0-9a-f]{16}", re.M
-)
-"""ibswinfo: power supplies, fans and temperature of one switch, which leads nowhere."""
 _UFM = re.compile(rb'"(?:source|destination)_guid"\s*:')
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:\[\s*+)?\{")
 _GUID = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
@@ -100,8 +96,6 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return Recognition(NAME, "the links of a fabric (JSON of UFM)", NAME) if is_ufm else None
     if _HEADS.search(head):
         return Recognition(NAME, "the cables of an InfiniBand fabric", NAME)
-    if b"part number" in head and _SWITCH.search(head):
-        return Recognition(NAME, "the state of an InfiniBand switch (ibswinfo)", NAME)
     return None
 
 

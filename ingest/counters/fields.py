@@ -158,6 +158,8 @@ remapped_rows.failure row_remap_failure
 temperature.gpu gpu_temperature
 temperature.memory memory_temperature
 power.draw power
+power.draw.instant power
+power.draw.average power
 enforced.power.limit power_limit
 power.limit power_limit
 power.default_limit power_limit_default

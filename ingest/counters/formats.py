@@ -64,7 +64,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 6, "gpu_table", (
+    Family("gpu_csv", 7, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -108,7 +108,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
     )),
-    Family("fabric", 3, "fabric", (
+    Family("fabric", 4, "fabric", (
         Format("net", "map of the fabric", "ibnetdiscover [--ports], iblinkinfo", False,
                "none needed"),
         Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),
@@ -150,10 +150,10 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
         Format("net", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     )),
-    Family("telegraf", 1, "telegraf", (
-        Format("gpu", "points of GPUs", "Telegraf: nvidia_smi, prometheus", False,
+    Family("telegraf", 2, "telegraf", (
+        Format("gpu", "points of GPUs", "Telegraf: nvidia_smi, prometheus; or in JSON", False,
                "timestamp of each line"),
-        Format("net", "points of ports", "Telegraf: infiniband, ethtool, net", False,
+        Format("net", "points of ports", "Telegraf: infiniband, ethtool, net; or in JSON", False,
                "timestamp of each line"),
     )),
     Family("optics", 3, "optics", (
@@ -180,6 +180,9 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "CPU quota, version 1", "cpu.stat of a cgroup", True, "time lines"),
         Format("host", "CPU quota and memory limits", "cpu.stat, memory.events of cgroup v2",
                False, "time lines"),
+    )),
+    Family("ibswinfo", 1, "ibswinfo", (
+        Format("host", "state of a switch", "ibswinfo [-o vitals]", False, "time lines"),
     )),
     Family("vmstat", 2, "vmstat", (
         Format("host", "vmstat", "vmstat -t", True, "each line"),
@@ -208,13 +211,13 @@ FAMILIES: tuple[Family, ...] = (
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
     )),
-    Family("device_csv", 5, "device_table", (
+    Family("device_csv", 6, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     )),
-    Family("net_csv", 5, "net_table", (
+    Family("net_csv", 6, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     )),
-    Family("device_records", 2, "device_records", (
+    Family("device_records", 3, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
     )),
 )  # fmt: skip

@@ -26,6 +26,7 @@ from tracekit.ingest.counters.samples import count_local_time, count_other_metri
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
     TIME_WORDS,
+    UNIT_WORDS,
     UNKNOWN,
     VALUE_WORDS,
     Layout,
@@ -60,6 +61,7 @@ TABLE = Subject(
     {
         "time": TIME_WORDS, "gpu": _INDEX, "uuid": _UUID, "pci": _PCI, "model": _MODEL,
         "host": HOST_WORDS, "pod": _POD, "metric": _METRIC, "value": VALUE_WORDS,
+        "unit": UNIT_WORDS,
     },
     lambda key, unit, text, header: fields.of_counter(key, unit, text),
     fields.of_column,
@@ -122,6 +124,7 @@ class _Reader:
         self._is_utc = says_utc(source.name)
         self._clock: dict[str, int | None] = {}
         self._gpus: dict[tuple[str | None, ...], Gpu] = {}
+        self._is_of_moments = False
         self._bad_rows = 0
         self._damaged: np.ndarray
         """Rows of the block of which a cell cannot be read."""
@@ -196,8 +199,7 @@ class _Reader:
             keep &= known
             times_ns = np.array([m or 0 for m in moments], np.int64)[which]
         else:
-            time_ns, _ = self._samples.file_time
-            times_ns = np.full(frame.height, time_ns or 0, np.int64)
+            times_ns = np.full(frame.height, self._samples.file_time[0] or 0, np.int64)
         if not keep.all():
             rows = np.flatnonzero(keep)
             frame, lines, times_ns = frame[rows], lines[rows], times_ns[rows]
@@ -206,6 +208,8 @@ class _Reader:
         keys = [layout.roles.get(r) for r in ("gpu", "uuid", "pci", "model", "host", "pod")]
         source = "content" if time_at is not None else self._samples.file_time[1]
         which, gpus = self._who(frame, keys)
+        if time_at is None and self._are_moments(frame, which):
+            times_ns, source = None, None
         if layout.is_long:
             self._long(frame, which, gpus, lines, times_ns, source)
             return
@@ -217,6 +221,26 @@ class _Reader:
                 numbers[self._damaged] = float("nan")
         for column in read:
             self._put(column, which, gpus, lines, times_ns, source)
+
+    def _are_moments(self, frame: pl.DataFrame, which: np.ndarray) -> bool:
+        """Whether a table without times has several rows of one GPU: it was read more than once,
+        and nobody knows when. The file's time is of one moment."""
+        import numpy as np
+
+        layout = self._layout
+        assert layout is not None  # noqa: S101 - set by _block
+        at = layout.roles["metric"] if layout.is_long else None
+        codes = _codes(frame[str(at)])[0] if at is not None else np.zeros(len(which), np.int64)
+        pairs = which * (int(codes.max(initial=0)) + 1) + codes
+        self._is_of_moments |= len(np.unique(pairs)) < len(pairs)
+        if self._is_of_moments:
+            self._sink.count(
+                "no_time",
+                len(which),
+                doc="Rows of a table that has several a GPU and no column of times: their samples "
+                "have none, and nothing is said of when. [[source]] columns may name it.",
+            )
+        return self._is_of_moments
 
     def _frame(
         self, block: bytes, first_line: int, layout: Layout[Meaning]
@@ -274,12 +298,16 @@ class _Reader:
         """
         import numpy as np
 
-        texts = block.removesuffix(b"\n").split(b"\n")
-        lines = first_line + np.arange(len(texts), dtype=np.int64)
+        data = np.frombuffer(block, np.uint8)
+        ends = np.flatnonzero(data == ord("\n"))
+        lines = first_line + np.arange(len(ends), dtype=np.int64)
         mark = layout.delimiter.encode()
         if len(mark) != 1 or b'"' in block:
             return block, lines
-        commas = np.array([text.count(mark) for text in texts])
+        commas = np.diff(np.searchsorted(np.flatnonzero(data == mark[0]), ends), prepend=0)
+        if (commas == len(layout.header) - 1).all():
+            return block, lines
+        texts = block.removesuffix(b"\n").split(b"\n")
         filled = np.array([bool(text.strip()) for text in texts])
         usual = np.bincount(commas[filled]).argmax() if filled.any() else 0
         is_odd = filled & (commas != usual) & (commas != len(layout.header) - 1)
@@ -332,7 +360,7 @@ class _Reader:
         which: np.ndarray,
         gpus: Sequence[Gpu],
         lines: np.ndarray,
-        times_ns: np.ndarray,
+        times_ns: np.ndarray | None,
         source: str | None,
     ) -> None:
         """One counter's column into samples."""
@@ -346,7 +374,7 @@ class _Reader:
         self._samples.add_many(
             series[which[good]],
             lines[good],
-            times_ns[good],
+            None if times_ns is None else times_ns[good],
             None if exact is not None else numbers[good] * meaning.scale,
             exact[good] if exact is not None else None,
         )
@@ -373,6 +401,8 @@ class _Reader:
         import numpy as np
         import polars as pl
 
+        if self._layout is not None and self._layout.delimiter == ";":
+            texts = texts.str.replace(r"^([^.,]*),([^.,]*)$", "$1.$2")  # a decimal comma
         plain = texts.cast(pl.Float64, strict=False)
         if plain.null_count():
             texts = texts.str.strip_chars()
@@ -458,7 +488,7 @@ class _Reader:
         which: np.ndarray,
         gpus: Sequence[Gpu],
         lines: np.ndarray,
-        times_ns: np.ndarray,
+        times_ns: np.ndarray | None,
         source: str | None,
     ) -> None:
         import numpy as np
@@ -466,7 +496,10 @@ class _Reader:
         layout = self._layout
         assert layout is not None  # noqa: S101 - set by _block
         said = layout.metrics
-        codes, names = _codes(frame[str(layout.roles["metric"])])
+        texts = frame[str(layout.roles["metric"])]
+        if (unit_at := layout.roles.get("unit")) is not None:
+            texts = _with_units(texts, frame[str(unit_at)])
+        codes, names = _codes(texts)
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=len(names)))
         texts = frame[str(layout.roles["value"])]
@@ -474,14 +507,15 @@ class _Reader:
         for code, text in enumerate(names):
             rows = order[ends[code - 1] if code else 0 : ends[code]]
             name = (text or "").strip()
-            meaning = said.get(name) or fields.of_column(name)
+            meaning = said.get(name) or said.get(name.partition(" [")[0]) or fields.of_column(name)
             if meaning is None:
                 unknown += len(rows) if name else 0
                 continue
             part = texts[rows]
             self._damaged = np.zeros(len(rows), bool)
             column = self._read(part, meaning, lines[rows])
-            self._put(column, which[rows], gpus, lines[rows], times_ns[rows], source)
+            moments = None if times_ns is None else times_ns[rows]
+            self._put(column, which[rows], gpus, lines[rows], moments, source)
         if unknown:
             count_other_metrics(self._sink, unknown)
 
@@ -504,6 +538,16 @@ class _Reader:
         if time_ns is not None:
             self._is_local |= not self._is_utc
         return time_ns
+
+
+def _with_units(names: pl.Series, units: pl.Series) -> pl.Series:
+    """Names of metrics with the unit that stands in a column of its own: ``power [W]``."""
+    import polars as pl
+
+    pair = pl.DataFrame({"name": names, "unit": units.str.strip_chars()})
+    said = pl.col("unit").fill_null("") != ""
+    named = pl.format("{} [{}]", pl.col("name").str.strip_chars(), "unit")
+    return pair.select(pl.when(said).then(named).otherwise("name").alias("name")).to_series()
 
 
 def _codes(column: pl.Series) -> tuple[np.ndarray, list[str | None]]:

@@ -6,6 +6,7 @@ quotes. The grammar is InfluxData's; what reads a measurement stands elsewhere.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -31,6 +32,8 @@ class Point(NamedTuple):
     """The fields, as they are printed."""
     stamp: str
     """Digits of its time."""
+    numbers: tuple[tuple[str, str | None], ...] | None = None
+    """Fields that are read already: those of a point in JSON."""
 
     @property
     def is_of_telegraf(self) -> bool:
@@ -39,6 +42,9 @@ class Point(NamedTuple):
 
     def fields(self) -> Iterator[tuple[str, str | None]]:
         """Names and printed numbers, without the letter of their type; None for a text."""
+        if self.numbers is not None:
+            yield from self.numbers
+            return
         for field, printed in _FIELD.findall(self.body):
             yield plain(field), printed.rstrip("ui") if printed[:1] != '"' else None
 
@@ -52,6 +58,26 @@ def point(text: str) -> Point | None:
     name = re.split(r"(?<!\\),", head[0], maxsplit=1)[0]
     tags = {plain(k): plain(v) for k, v in _TAG.findall(head[0])}
     return Point(plain(name), tags, body[head.end() + 1 :], stamp)
+
+
+def point_of_json(text: str) -> Point | None:
+    """A point as Telegraf writes it in JSON (``data_format = "json"``); None for what is none."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict):
+        return None
+    name, tags, values = said.get("name"), said.get("tags"), said.get("fields")
+    if not isinstance(name, str) or not isinstance(tags, dict) or not isinstance(values, dict):
+        return None
+    numbers = tuple(
+        (field, None if isinstance(value, str | bool) or value is None else str(value))
+        for field, value in values.items()
+        if not isinstance(value, dict | list)
+    )
+    texts = {key: value for key, value in tags.items() if isinstance(value, str)}
+    return Point(name, texts, "", str(said.get("timestamp")), numbers)
 
 
 def plain(text: str) -> str:

@@ -98,11 +98,14 @@ class Samples:
         self,
         series: np.ndarray,
         places: np.ndarray,
-        times_ns: np.ndarray,
+        times_ns: np.ndarray | None,
         values: np.ndarray | None,
         counted: np.ndarray | None,
     ) -> None:
-        """Samples as arrays, already scaled and without blanks; one of the last two is None."""
+        """Samples as arrays, already scaled and without blanks; one of the last two is None.
+
+        ``times_ns`` is None where nobody knows when they were read.
+        """
         import pyarrow as pa
 
         if not len(series):
@@ -113,7 +116,9 @@ class Samples:
             (
                 pa.array(series, pa.int32()),
                 pa.array(places, pa.int64()),
-                pa.array(times_ns, pa.int64()),
+                pa.nulls(len(series), pa.int64())
+                if times_ns is None
+                else pa.array(times_ns, pa.int64()),
                 none if values is None else pa.array(values, pa.float64()),
                 none if counted is None else pa.array(counted, pa.uint64()),
             )

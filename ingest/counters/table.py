@@ -15,12 +15,16 @@ from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.units import MEMORY, SIZES
 
 MAX_COLUMNS = 1000
-TIME_WORDS = (
-    "timestamp", "time", "datetime", "date_time", "ts", "epoch", "epoch_s", "time_s", "date",
-    "timestamp_s", "timestamp_ms", "timestamp_us", "timestamp_ns", "time_ms", "time_us", "time_ns",
-    "epoch_ms", "epoch_us", "epoch_ns", "ts_ms", "ts_us", "ts_ns", "unix_time", "unixtime",
-    "query_time", "@timestamp",
+_TIME_BASES = (
+    "timestamp", "time", "datetime", "date_time", "ts", "epoch", "date", "unix_time", "unixtime",
+    "unix_timestamp", "unix", "time_unix", "time_epoch", "epoch_time", "timestamp_unix", "unix_ts",
+    "query_time", "@timestamp", "_timestamp",
 )  # fmt: skip
+TIME_WORDS = tuple(
+    base + unit
+    for unit in ("", "_s", "_sec", "_seconds", "_ms", "_millis", "_us", "_ns")
+    for base in _TIME_BASES
+)
 """Headers of times; how many digits a number has tells its unit."""
 HOST_WORDS = ("hostname", "host", "node", "node_name", "nodename")
 LABEL_WORDS = frozenset(
@@ -28,6 +32,7 @@ LABEL_WORDS = frozenset(
 )
 """Headers of columns that say in words what went on."""
 VALUE_WORDS = ("value", "metric_value", "val")
+UNIT_WORDS = ("unit", "units", "metric_unit")
 """Headers that say what a column is, whatever the table counts."""
 
 

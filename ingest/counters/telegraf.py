@@ -1,4 +1,4 @@
-"""Telegraf's line protocol: GPUs, NICs and interfaces, one point a line.
+"""Telegraf's points, in the line protocol or in JSON: GPUs, NICs and interfaces, one a line.
 
 Inputs: nvidia_smi, infiniband, ethtool, net, and prometheus (in both of its metric versions) where
 it scrapes dcgm-exporter. Other measurements are counted and not kept.
@@ -28,6 +28,12 @@ NAME = "telegraf"
 _POINT = re.compile(
     rb"^(?:nvidia_smi|infiniband|ethtool|net|prometheus|DCGM_FI_[A-Z0-9_]{1,80}),[^ \n]{1,2000} "
     rb"[^ =\n]{1,200}=[^\n]{1,8000}\d{9,19}[ \t\r]*$",
+    re.M,
+)
+_JSON = re.compile(
+    rb'^[ \t]*\{(?=[^\n]{1,16000}"tags":)(?=[^\n]{1,16000}"timestamp":)(?=[^\n]{0,16000}"fields":)'
+    rb'[^\n]{1,16000}"name": ?"'
+    rb'(?:nvidia_smi|infiniband|ethtool|net|prometheus|DCGM_FI_\w{1,80})"',
     re.M,
 )
 _NET = {
@@ -66,6 +72,8 @@ _VALUES = ("gauge", "counter", "value")
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise it by a point of an input that is read."""
+    if head.lstrip()[:1] == b"{" and _JSON.search(head):
+        return Recognition(NAME, "Telegraf's points in JSON", NAME)
     if head.lstrip()[:1] in (b"{", b"[", b"<") or not _POINT.search(head):
         return None
     return Recognition(NAME, "Telegraf's line protocol", NAME)
@@ -95,8 +103,10 @@ class _Points:
         text = line.text.strip()
         if not text or text.startswith("#"):
             return
-        read = line_protocol.point(text)
-        time_ns = times.from_epoch(read.stamp) if read is not None else None
+        is_json = text.startswith("{")
+        read = line_protocol.point_of_json(text) if is_json else line_protocol.point(text)
+        is_timed = read is not None and read.stamp.isdecimal() and read.stamp.isascii()
+        time_ns = times.from_epoch(read.stamp) if read is not None and is_timed else None
         if read is None or time_ns is None:
             self._reading.bad(line.number, "no point with a time", shape(text))
             return

@@ -334,6 +334,151 @@ def test_what_nic_error_finds_at_ports_of_a_leaf_is_told_of_the_leaf(
     assert len(one.scope.links) == bad_count
 
 
+def rail_fabric(
+    hit: dict[tuple[int, int], int],
+    hosts_count: int = 8,
+    rails_count: int = 4,
+    names: str = "mlx5_{}",
+    shared_leaf: bool = False,
+    counted: str = CRC,
+) -> tuple[list[Finding], Facts]:
+    """Hosts in two pods, a leaf for each rail of each; findings at the first NICs of a leaf."""
+    rows, cables, found = [], [], []
+    half = hosts_count // 2
+    for h in range(hosts_count):
+        for rail in range(rails_count):
+            pod, name = h // half, names.format(rail)
+            is_hit = h % half < hit.get((pod, rail), 0)
+            rows.append({
+                "node": f"h{h}", "port": name, "host": f"h{h}", "is_on_host": True, "rank": None,
+                "ranks": [h], "counter": CRC if is_hit else counted,
+                "growth": 50.0 if is_hit else 0.0,
+            })  # fmt: skip
+            leaf = f"leaf{pod}" if shared_leaf else f"leaf{pod}{rail}"
+            cables.append(cable(f"h{h}", f"{name}/1", leaf) | {"leaf_port": str(h)})
+            if is_hit:
+                found.append(
+                    replace(at_leaf("x", 0, f"h{h}", h), id=f"nic-error/h{h}:{name}",
+                            scope=Scope(hosts=(f"h{h}",), links=(f"h{h}:{name}",)))
+                )  # fmt: skip
+    return found, Facts(rows={"port_counters": rows, "fabric_leaves": cables})
+
+
+def test_a_rail_that_errs_below_all_its_leaves_is_one_finding() -> None:
+    """Rail 2 has a leaf in each pod of four hosts: of either half of its NICs is hit or more."""
+    found, facts = rail_fabric({(0, 2): 3, (1, 2): 2})
+    (one,) = rolled_up(found, facts)
+    assert (one.scope.rails, one.scope.switches) == ((2,), ("leaf02", "leaf12"))
+    assert one.id == "nic-error/rail-2"
+    assert "5 of the 8 NICs of rail 2 are hit, and 0 of 24 of others" in one.summary
+    assert one.confirm[0].startswith("look at what the ranks of rail 2 share")
+    assert len(one.scope.links) == 5
+
+
+@pytest.mark.parametrize(
+    ("hit", "more"),
+    [
+        pytest.param({(0, 2): 3, (1, 2): 1}, {}, id="below one of its leaves a quarter"),
+        pytest.param({(0, n): 1 for n in range(4)}, {}, id="spread over the rails"),
+        pytest.param({(p, 2): 4 for p in (0, 1)} | {(0, 1): 3}, {}, id="an eighth of the others"),
+        pytest.param({(0, 2): 2, (1, 2): 2}, {"shared_leaf": True}, id="a leaf of all rails"),
+        pytest.param({(0, 2): 2, (1, 2): 2}, {"names": "ens{}np0"}, id="numbers in the middle"),
+        pytest.param({(0, 2): 2, (1, 2): 2}, {"counted": "rx_bytes"}, id="others do not count it"),
+    ],
+)
+def test_nics_that_no_rail_explains_stay_as_they_are(
+    hit: dict[tuple[int, int], int], more: dict[str, Any]
+) -> None:
+    found, facts = rail_fabric(hit, **more)
+    assert not any(f.scope.rails for f in rolled_up(found, facts))
+
+
+def test_one_leaf_of_a_rail_is_told_as_the_leaf() -> None:
+    found, facts = rail_fabric({(0, 2): 4})
+    (one,) = rolled_up(found, facts)
+    assert (one.scope.rails, one.scope.switches) == ((), ("leaf02",))
+
+
+def between_switches(
+    hit: set[tuple[int, int]],
+    leaves_count: int = 4,
+    spines_count: int = 4,
+    ends: tuple[str, ...] = ("upper",),
+    healthy_counter: str = CRC,
+) -> tuple[list[Finding], Facts]:
+    """A cable from each leaf to each spine; findings at those ends of the hit ones (leaf, spine)
+    that count."""
+    rows, cables, found = [], [], []
+    for leaf in range(leaves_count):
+        for spine in range(spines_count):
+            is_hit = (leaf, spine) in hit
+            cables.append({
+                "lower": f"leaf{leaf}", "lower_port": f"u{spine}", "lower_tier": 1,
+                "upper": f"spine{spine}", "upper_port": f"d{leaf}",
+            })  # fmt: skip
+            for end in ends:
+                node, name = (
+                    (f"Leaf{leaf}.dc", f"u{spine}") if end == "lower" else
+                    (f"Spine{spine}.dc", f"d{leaf}")
+                )  # fmt: skip
+                rows.append({
+                    "node": node, "port": name, "host": None, "is_on_host": None, "rank": None,
+                    "ranks": None, "counter": CRC if is_hit else healthy_counter,
+                    "growth": 50.0 if is_hit else 0.0,
+                })  # fmt: skip
+                if is_hit:
+                    scope = Scope(links=(f"{node}:{name}",), switches=(node,))
+                    at = f"nic-error/{node}:{name}"
+                    found.append(replace(at_leaf("x", 0, "h", 0), id=at, scope=scope))
+    return found, Facts(rows={"port_counters": rows, "fabric_uplinks": cables})
+
+
+@pytest.mark.parametrize("ends", [("upper",), ("lower",), ("lower", "upper")])
+def test_a_spine_all_of_whose_cables_err_is_one_finding(ends: tuple[str, ...]) -> None:
+    found, facts = between_switches({(leaf, 1) for leaf in range(4)}, ends=ends)
+    (one,) = rolled_up(found, facts)
+    assert (one.scope.switches, one.scope.hosts, one.scope.rails) == (("spine1",), (), ())
+    assert one.id == "nic-error/spine1"
+    assert one.summary.startswith(
+        "4 of the 4 cables to spine switch spine1 are hit, and 0 of 12 to others; the worst: "
+    )
+    assert one.confirm[0].startswith("look at what the cables of spine switch spine1 share: its")
+    assert len(one.scope.links) == 4 * len(ends)
+    assert rolled_up(found, replace(facts, rows={**facts.rows, "fabric_uplinks": []})) == found
+
+
+def test_a_leaf_all_of_whose_uplinks_err_is_one_finding() -> None:
+    found, facts = between_switches({(2, spine) for spine in range(4)})
+    (one,) = rolled_up(found, facts)
+    assert (one.id, one.scope.switches) == ("nic-error/uplinks-of-leaf2", ("leaf2",))
+    assert "4 of the 4 uplinks of leaf switch leaf2 are hit" in one.summary
+
+
+@pytest.mark.parametrize(
+    ("hit", "more"),
+    [
+        pytest.param({(n, n) for n in range(4)}, {}, id="spread evenly over spines and leaves"),
+        pytest.param({(0, 1), (1, 1)}, {}, id="without one of its leaves, 1 of 3"),
+        pytest.param(
+            {(leaf, 1) for leaf in range(4)} | {(0, 0), (2, 2)}, {}, id="a sixth of the others"
+        ),
+        pytest.param(
+            {(leaf, spine) for leaf in range(4) for spine in range(4)}, {}, id="all alike"
+        ),
+        pytest.param({(leaf, 0) for leaf in range(4)}, {"spines_count": 1}, id="no other spine"),
+        pytest.param(
+            {(leaf, 1) for leaf in range(4)}, {"healthy_counter": "rx_bytes"},
+            id="the others do not count it",
+        ),
+    ],
+)  # fmt: skip
+def test_cables_that_no_switch_explains_stay_as_they_are(
+    hit: set[tuple[int, int]], more: dict[str, Any]
+) -> None:
+    found, facts = between_switches(hit, **more)
+    assert rolled_up(found, facts) == found
+
+
 def test_leaf_and_rail_come_from_the_job_description() -> None:
     job = msgspec.convert(
         {

@@ -40,9 +40,7 @@ def coherent(rows: Floats) -> list[list[Member]]:
 
     norms = np.sqrt((rows * rows).sum(axis=1))
     reach = int(MAX_LAG_RATIO * rows.shape[1])
-    # Room for the longest shift that is tried. Of a power of two, for a length of large primes
-    # takes several times as long.
-    size = 1 << (rows.shape[1] + reach).bit_length()
+    size = quick_size(rows.shape[1] + reach)  # room for the longest shift that is tried
     groups: list[list[Member]] = []
     means: list[Floats] = []
     # Where no device follows another there are as many groups as devices, and all pairs are
@@ -66,6 +64,20 @@ def coherent(rows: Floats) -> list[list[Member]]:
         mean = means[chosen] = means[chosen] + moved(row, round(where))
         references[chosen] = np.conj(np.fft.rfft(mean, size)) / np.sqrt((mean * mean).sum())
     return groups
+
+
+def quick_size(least: int) -> int:
+    """The next length without a prime factor above 5: a length of large primes is transformed
+    several times as slowly, and the next power of two may be twice as long."""
+    size = max(least, 1)
+    while True:
+        left = size
+        for prime in (2, 3, 5):
+            while left % prime == 0:
+                left //= prime
+        if left == 1:
+            return size
+        size += 1
 
 
 def strongest(r: Floats, reach: int) -> tuple[float, float]:

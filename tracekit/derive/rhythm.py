@@ -116,7 +116,8 @@ def _peak(r: Floats) -> tuple[int, float] | None:
     lags = lags[(r[lags] >= r[lags - 1]) & (r[lags] >= r[lags + 1])]
     if not len(lags):
         return None
-    twice = np.array([r[2 * k - 2 : 2 * k + 3].max() for k in lags.tolist()])
+    near = np.minimum(2 * lags + np.arange(-2, 3)[:, None], len(r) - 1)
+    twice = r[near].max(axis=0)
     strengths = np.minimum(r[lags], twice)
     if strengths.max() <= 0:
         return None

@@ -3,8 +3,8 @@
 Eight slow GPUs of one host are one fault (its power, its cooling), not eight. Findings of one rule
 become one where the ranks that they name are exactly the traced ranks of a domain, and there are
 others. Leaves come from the fabric's map too; racks, and what else nothing tells, from job.toml.
-NICs of several hosts that count errors are their leaf switch's fault where hardly any below other
-leaves do.
+NICs of several hosts that count errors are their leaf's or rail's fault, and cables their spine's,
+where hardly any elsewhere do (``shared_place``).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 
 from tracekit.derive.placement.hosts import canonical
 from tracekit.findings import Finding, Scope, finding_id
+from tracekit.report import shared_place
 from tracekit.report.judgement import LIMITS, ReportThresholds
-from tracekit.rules.base import Facts, JobFacts, Row
+from tracekit.report.shared_place import Shared, leaves, link_name, shared_places
+from tracekit.rules.base import Facts, JobFacts
 from tracekit.wording import runs, safe
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
 
-SHARED = {
+_SHARED = shared_place.SHARED | {
     "host": "its power, cooling, CPU and PCIe switches",
-    "rail": "the leaf switch and the optics of its NICs",
-    "leaf switch": "its uplinks, buffers and firmware",
     "rack": "its power, cooling and top-of-rack switch",
 }
-"""What the members of a domain share, smallest domain first."""
+"""What the members of a domain share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +105,8 @@ def domains(facts: Facts) -> list[Domain]:
             for name, ranks in sorted(members.items())
             if 1 < len(ranks) < len(everybody)
         ]
-    order = list(SHARED)
+    order = [kind for kind, _ in kinds]
     return sorted(shared, key=lambda d: (order.index(d.kind), len(d.ranks), d.name))
-
-
-def leaves(facts: Facts) -> dict[int, str]:
-    """Rank to leaf switch: as job.toml says, else by the fabric's map where all cabled NICs of the
-    rank's host lead to one switch."""
-    switches: dict[str, set[str]] = defaultdict(set)
-    for row in facts.of("fabric_leaves"):
-        switches[canonical(row["host"])].add(row["leaf"])
-    mapped = {
-        rank: next(iter(switches[host]))
-        for rank, host in facts.job.hosts.items()
-        if len(switches.get(host, ())) == 1
-    }
-    return mapped | dict(facts.job.leaves)
 
 
 def rolled_up(
@@ -140,9 +126,12 @@ def rolled_up(
             together = _as_one(of_rule, domain, facts)
             merged |= dict.fromkeys((f.id for f in of_rule), together)
         else:
-            of_leaf = _by_leaf(of_rule, facts, limits)
-            merged |= of_leaf
-            merged |= _by_host([f for f in of_rule if f.id not in of_leaf], facts)
+            placed: set[str] = set()
+            for place in shared_places(of_rule, facts, limits):
+                together = _as_one_place(place, facts)
+                merged |= dict.fromkeys((f.id for f in place.findings), together)
+                placed |= {f.id for f in place.findings}
+            merged |= _by_host([f for f in of_rule if f.id not in placed], facts)
     result: list[Finding] = []
     for finding in findings:
         finding_left = merged.get(finding.id, finding)
@@ -157,7 +146,7 @@ def _by_host(of_rule: Sequence[Finding], facts: Facts) -> dict[str, Finding]:
     ports: dict[str, dict[bool, set[str]]] = defaultdict(lambda: defaultdict(set))
     for row in facts.of("port_counters"):
         if row["host"] is not None:
-            ports[row["host"]][bool(row["is_on_host"])].add(_link(row))
+            ports[row["host"]][bool(row["is_on_host"])].add(link_name(row))
     by_host: dict[str, list[Finding]] = defaultdict(list)
     for finding in of_rule:
         if len(finding.scope.hosts) == 1 and finding.scope.links:
@@ -181,89 +170,13 @@ def _by_host(of_rule: Sequence[Finding], facts: Facts) -> dict[str, Finding]:
     }
 
 
-_NicKey = tuple[str, int | str]
-"""A NIC with its switch's port, as one: its host, and the rank that uses it or one port's name."""
-
-
-def _by_leaf(
-    of_rule: Sequence[Finding], facts: Facts, limits: ReportThresholds
-) -> dict[str, Finding]:
-    """Findings of one rule at several NICs below one leaf switch, as one by their ids.
-
-    Most NICs below it are hit, whichever of its hosts is left aside (else it may be that host's
-    fault), and hardly any below other leaves (else it is no leaf's). A NIC counts where a port of
-    it reads one of the counters that accuse: of others nobody knows whether they are healthy.
-    """
-    nics, leaves = _below(of_rule, facts)
-    hit = {nics[link] for f in of_rule for link in f.scope.links if link in nics}
-    found: dict[str, list[Finding]] = defaultdict(list)
-    for finding in of_rule:
-        places = {leaves.get(nics[link]) if link in nics else None for link in finding.scope.links}
-        if len(places) == 1 and len(finding.scope.hosts) == 1:
-            leaf = places.pop()
-            if leaf is not None:
-                found[leaf].append(finding)
-    merged: dict[str, Finding] = {}
-    for leaf, here in found.items():
-        own = {nic for nic, name in leaves.items() if name == leaf}
-        others = leaves.keys() - own
-        if not others:
-            continue
-        is_shared = all(
-            len(rest & hit) >= max(limits.min_leaf_ports_count, limits.min_leaf_ratio * len(rest))
-            for host in {host for host, _ in own & hit}
-            for rest in [{nic for nic in own if nic[0] != host}]
-        )
-        if is_shared and len(others & hit) <= limits.max_other_leaves_ratio * len(others):
-            members = (
-                f"{len(own & hit)} of the {len(own)} NICs below leaf switch {safe(leaf)} are hit, "
-                f"and {len(others & hit)} of {len(others)} below others"
-            )
-            together = _as_one(here, Domain("leaf switch", leaf, frozenset()), facts, members)
-            merged |= dict.fromkeys((f.id for f in here), together)
-    return merged
-
-
-def _below(
-    of_rule: Sequence[Finding], facts: Facts
-) -> tuple[dict[str, _NicKey], dict[_NicKey, str]]:
-    """NIC of each port, and leaf of each NIC that reads what accuses, where it is known to be one.
-
-    The switch whose port leads to the NIC says it, or else the fabric's map of the port, or else
-    that or job.toml of the rank.
-    """
-    by_rank = leaves(facts)
-    mapped: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for row in facts.of("fabric_leaves"):
-        nic_port = row["nic_port"] or ""
-        for name in {nic_port, nic_port.partition("/")[0]} - {""}:
-            mapped[canonical(row["host"]), name].add(row["leaf"])
-    accusing = {e.name for f in of_rule for e in f.evidence}
-    rows = [r for r in facts.of("port_counters") if r["host"] is not None]
-    # What leads to another switch has a host too: that one has neither ranks nor NICs of its own.
-    used = {r["host"] for r in rows if r["is_on_host"] or r["rank"] is not None or r["ranks"]}
-    nics: dict[str, _NicKey] = {}
-    places: dict[_NicKey, set[str]] = defaultdict(set)
-    counted: set[_NicKey] = set()
-    for row in rows:
-        if row["host"] not in used:
-            continue
-        rank = row["rank"]
-        nic = nics[_link(row)] = (row["host"], _link(row) if rank is None else rank)
-        if not row["is_on_host"] and row["node"] is not None:
-            places[nic].add(row["node"])
-        elif known := mapped.get((canonical(row["host"]), str(row["port"]))):
-            places[nic] |= known
-        elif rank in by_rank:
-            places[nic].add(by_rank[rank])
-        if row["counter"] in accusing and row["growth"] is not None:
-            counted.add(nic)
-    return nics, {nic: min(at) for nic, at in places.items() if len(at) == 1 and nic in counted}
-
-
-def _link(row: Row) -> str:
-    """Name of a port, as scopes have it."""
-    return f"{row['node']}:{row['port']}" if row["node"] else str(row["port"])
+def _as_one_place(place: Shared, facts: Facts) -> Finding:
+    """One finding at what NICs or cables share. Ends of cables between switches are no hosts."""
+    domain = Domain(place.kind, place.name, frozenset())
+    one = _as_one(place.findings, domain, facts, place.members)
+    hosts = () if place.is_between_switches else one.scope.hosts
+    scope = replace(one.scope, hosts=hosts, switches=place.switches, rails=place.rails)
+    return replace(one, scope=scope)
 
 
 def _as_one(
@@ -298,15 +211,29 @@ def _as_one(
         worst,
         id=finding_id(worst.rule, scope, facts.ranks)
         if scope.ranks
-        else f"{worst.rule}/{domain.name}",
+        else f"{worst.rule}/{_id_of(domain)}",
         # They are late side by side: the job waits for the slowest of them only.
         summary=f"{members}; the worst: {worst.summary}",
         scope=scope,
         evidence=tuple(chain(*(f.evidence for f in findings))),
         counter_evidence=tuple(chain(*(f.counter_evidence for f in findings))),
         confirm=(
-            f"look at what the ranks of {where} share: {SHARED[domain.kind]}",
+            f"look at what {_sharing(domain)} share: {_SHARED[domain.kind]}",
             *dict.fromkeys(chain(*(f.confirm for f in findings))),
         ),
         remedy=tuple(dict.fromkeys(chain(*(f.remedy for f in findings)))),
     )
+
+
+def _sharing(domain: Domain) -> str:
+    if domain.kind.startswith("uplinks"):
+        return f"the {domain.kind} {safe(domain.name)}"
+    who = "cables" if domain.kind in ("spine switch", "core switch") else "ranks"
+    return f"the {who} of {domain.kind} {safe(domain.name)}"
+
+
+def _id_of(domain: Domain) -> str:
+    """A rail's number is no rank, and a switch's uplinks are not all of it."""
+    if domain.kind == "rail":
+        return f"rail-{domain.name}"
+    return f"uplinks-of-{domain.name}" if domain.kind.startswith("uplinks") else domain.name

@@ -222,3 +222,14 @@ def test_a_column_says_whose_a_row_is() -> None:
     ]
     named = reading(text).rows("gpu_sample")
     assert [r["node"] for r in named] == ["a1", "a1", "node7", "node7"]
+
+
+def test_words_that_run_into_each_other_below_a_numbered_device() -> None:
+    """As experiment trackers export what they sample: ``system.gpu.0.powerWatts``."""
+    layout = layout_of("_runtime,_timestamp,system.gpu.0.powerWatts,system.gpu.1.powerWatts")
+    assert layout is not None
+    assert [(c.device, c.meaning.counter) for c in layout.columns] == [
+        ("0", "power"),
+        ("1", "power"),
+    ]
+    assert layout.time == 1

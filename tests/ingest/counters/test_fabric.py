@@ -93,18 +93,6 @@ def test_a_line_a_port_says_the_same() -> None:
     assert sink.counters["bad_record"] == 1
 
 
-def test_a_switchs_own_state_is_known_and_leads_nowhere() -> None:
-    text = (
-        "=================\nQuantum Mellanox Technologies\n=================\n"
-        "part number        | MQM8790-HS2F\nserial number      | MT0\n"
-        "GUID               | 0x08c0eb0300add20e\n-----------------\n"
-        "temperature (C)    | 47\nfan#1 (rpm)        | 5959\n"
-    )
-    sink = ingest(text, "fabric", "ibswinfo.out")
-    assert sink.rows("fabric_link") == []
-    assert sink.facts["reason"] == "it lists no cable"
-
-
 def test_what_is_no_link_is_told() -> None:
     sink = ingest(DISCOVERED + '[9]\t"X-12"[1]\n', "fabric", "fabric.txt")
     assert sink.counters["bad_record"] == 1

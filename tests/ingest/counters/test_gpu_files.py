@@ -901,3 +901,69 @@ def test_columns_that_no_gpu_has_are_listed_once_and_the_others_read() -> None:
     sink = MemorySink()
     ingestor("gpu_csv").read(source_of(text.encode(), "t.csv"), sink, IngestOptions())
     assert "column_not_read" not in sink.counters
+
+
+# --- tables that say when, in which unit, and how many --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "cell"),
+    [
+        ("time_unix_ns", "1784592000000000000"), ("unix_ts", "1784592000"),
+        ("epoch_seconds", "1784592000.0"), ("timestamp_unix_ms", "1784592000000"),
+        ("_timestamp", "1784592000"),
+    ],
+)  # fmt: skip
+def test_a_time_is_told_by_its_words_and_digits(header: str, cell: str) -> None:
+    sink = ingest(f"{header},node,gpu,power_w\n{cell},n1,0,690.5\n", "t.csv", "gpu_csv")
+    (row,) = sink.rows("gpu_sample")
+    assert (row["time_ns"], row["value"], row["time_source"]) == (1784592000 * S, 690.5, "content")
+
+
+def test_a_table_that_was_read_more_than_once_and_says_no_times_has_none() -> None:
+    """The file's time is of one moment: of two readings of a GPU at least one was another."""
+    text = "elapsed_s,gpu,power_w,sm_clock_mhz\n0,0,690,1980\n0,1,50,345\n2,0,691,1980\n"
+    sink = ingest(text, "t.csv", "gpu_csv")
+    assert values(sink, "power") == [690, 50, 691]
+    assert {(r["time_ns"], r["time_source"]) for r in sink.rows("gpu_sample")} == {(None, None)}
+    assert sink.counters["no_time"] == 3
+    once = ingest("gpu,power_w,sm_clock_mhz\n0,690,1980\n1,50,345\n", "t.csv", "gpu_csv")
+    assert all(r["time_ns"] is not None for r in once.rows("gpu_sample"))
+    assert "no_time" not in once.counters
+    long = "gpu,metric,value\n0,power_w,690\n0,temp_c,50\n"
+    assert "no_time" not in ingest(long, "t.csv", "gpu_csv").counters
+    assert ingest(long + "0,power_w,1\n", "t.csv", "gpu_csv").counters["no_time"] == 3
+
+
+def test_a_unit_in_a_column_of_its_own_is_the_metrics() -> None:
+    text = (
+        "time,node,gpu,metric,unit,value\n"
+        "1784592000,n1,0,power_draw,W,690.5\n1784592000,n1,0,mem_used,GiB,60.5\n"
+        "1784592000,n1,0,mem_used,MiB,7\n1784592000,n1,0,gpu_temp,,61\n"
+        "1784592000,n1,0,power_draw,furlongs,1\n"
+    )
+    sink = ingest(text, "t.csv", "gpu_csv")
+    assert values(sink, "power") == [690.5]
+    assert sorted(values(sink, "memory_used")) == [7 * 2**20, 60.5 * 2**30]
+    assert values(sink, "gpu_temperature") == [61]
+    assert sink.counters["other_metric"] == 1
+
+
+def test_a_decimal_comma_beside_semicolons_is_a_point() -> None:
+    """With both marks nobody knows which it is: that row is left out."""
+    header = "timestamp;gpu;power_w;temp_c\n"
+    rows = "1784592000;0;690,5;61\n1784592001;0;691,25;1.234,5\n"
+    sink = ingest(header + rows, "t.csv", "gpu_csv")
+    assert values(sink, "power") == [690.5]
+    assert values(sink, "gpu_temperature") == [61]
+    assert (sink.counters["bad_number"], sink.counters["bad_row"]) == (1, 1)
+
+
+def test_of_the_powers_of_nvidia_smi_one_is_read() -> None:
+    """The first that stands in the file; the other is listed."""
+    head = "timestamp, index, power.draw.instant [W], power.draw [W]\n"
+    sink = ingest(head + "2026/07/21 00:00:00.000, 0, 690.50 W, 512.00 W\n", "smi.csv")
+    (row,) = sink.rows("gpu_sample")
+    assert (row["counter"], row["value"]) == ("power", 690.5)
+    assert row["original_name"] == "nvidia-smi power.draw.instant"
+    assert sink.counters["column_not_read"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from memory_sink import MemorySink, source_of
@@ -111,3 +112,21 @@ def test_what_is_none_of_ours_is_counted_and_damage_is_told() -> None:
 def test_other_measurements_alone_are_not_ours() -> None:
     text = f"cpu,cpu=cpu0,host=a usage_idle=5 {AT_NS}\n"
     assert recognise(source_of(text.encode(), "metrics.out")).ingestor != "telegraf"
+
+
+def test_points_in_json_are_those_of_the_line_protocol() -> None:
+    """``data_format = "json"``: an object a line."""
+    points = [
+        {"fields": {"power_draw": 629.5, "utilization_gpu": 100, "driver_version": "590.48"},
+         "name": "nvidia_smi", "tags": {"host": "gpu-11", "index": "3"}, "timestamp": 1784016758},
+        {"fields": {"bytes_recv": 8}, "name": "net", "timestamp": 1784016758,
+         "tags": {"host": "gpu-11", "interface": "eth1"}},
+        {"fields": {"usage_idle": 3}, "name": "cpu", "tags": {}, "timestamp": 1784016758},
+    ]  # fmt: skip
+    sink = read("".join(json.dumps(p) + "\n" for p in points) + '{"fields": {"a": 1}}\n')
+    assert gpu(sink) == {"power": 629.5, "gpu_utilisation": 1.0}
+    assert net(sink) == {("eth1", "rx_bytes"): 8}
+    (row, *_) = sink.rows("gpu_sample")
+    assert (row["node"], row["nvml_index"], row["time_ns"]) == ("gpu-11", 3, 1784016758 * 10**9)
+    assert sink.counters["other_metric"] == 1
+    assert sink.facts["status"] == "partial"  # the last line is no point

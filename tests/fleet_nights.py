@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -51,6 +51,8 @@ class Fleet:
     days: int = 30
     faults: frozenset[str] = frozenset({"host", "link", "upgrade"})
     decoys: frozenset[str] = frozenset({"busy", "batch", "missing"})
+    bad_hosts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """Further hosts that break: from which day on, and in which part of their runs."""
     runs: dict[str, list[tuple[Card, dict[str, list[Row]]]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,6 +91,11 @@ class Fleet:
                 if _rack(host) == RACK and draw.random() < 0.12:
                     on_hosts[host] = "power-brake"
                     cost_s = 0.02 * step_s
+        for host in hosts:
+            since, ratio = self.bad_hosts.get(host, (self.days + 1, 0.0))
+            if day >= since and draw.random() < ratio:
+                on_hosts[host] = "slow-host"
+                cost_s = 0.02 * step_s
         if "host" in self.faults and day >= SLOW_DAY and SLOW_HOST in hosts:
             on_hosts[SLOW_HOST] = "slow-host"
             cost_s = 0.1 * step_s

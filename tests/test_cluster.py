@@ -94,6 +94,27 @@ def pids(two: Cluster) -> list[int]:
     return sorted(two._client.run(os.getpid).values())
 
 
+def test_a_cluster_without_certificates_is_never_silent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    security = pytest.importorskip("distributed", reason="needs 'tracekit[cluster]'").Security
+
+    def cannot() -> None:
+        raise ImportError("no module cryptography")
+
+    monkeypatch.setattr(security, "temporary", cannot)
+    assert cluster._security(may_make_one=False, is_asked=False) is None
+    assert not caplog.records
+    assert cluster._security(may_make_one=True, is_asked=False) is None
+    assert "any user of this machine can run code as you" in caplog.text
+    # Of Slurm a folder for certificates is named where they are wanted.
+    with pytest.raises(ImportError) as refused:
+        cluster._security(may_make_one=True, is_asked=True)
+    assert refused.value.name == "cryptography"
+    monkeypatch.setattr(security, "temporary", lambda: "certificates")
+    assert cluster._security(may_make_one=True, is_asked=True) == "certificates"
+
+
 # ---------------------------------------------------------------- one job
 
 

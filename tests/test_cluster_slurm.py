@@ -139,6 +139,7 @@ def test_a_job_that_slurm_cancels_in_the_middle_costs_nothing(job: Path) -> None
     """Encrypted, too, with certificates in a folder that the nodes share."""
     import dask
 
+    pytest.importorskip("cryptography", reason="needs pip install 'tracekit[cluster]'")
     cancelled: list[str] = []
 
     def cancel() -> None:

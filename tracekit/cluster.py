@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import queue
 import sys
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_LOG = logging.getLogger("tracekit")
 
 KINDS = ("local", "slurm", "kubernetes")
 """Clusters that can be started for one command."""
@@ -476,7 +479,7 @@ def _local(workers: int, memory_bytes: int | None) -> contextlib.AbstractContext
             memory_limit=memory_bytes or 0,
             dashboard_address="127.0.0.1:0",
             silence_logs="CRITICAL",
-            security=_security(may_make_one=True),
+            security=_security(may_make_one=True, is_asked=False),
             local_directory=tempfile.gettempdir(),
         )
 
@@ -493,10 +496,8 @@ def _slurm(workers: int, memory_bytes: int | None) -> contextlib.AbstractContext
         "python": sys.executable,
     }
     missing = {n.replace("-", "_"): v for n, v in defaults.items() if configured.get(n) is None}
-    cluster = SLURMCluster(
-        security=_security(may_make_one=configured.get("shared-temp-directory") is not None),
-        **missing,
-    )
+    is_asked = configured.get("shared-temp-directory") is not None
+    cluster = SLURMCluster(security=_security(may_make_one=is_asked, is_asked=is_asked), **missing)
     cluster.scale(workers)
     return cluster  # type: ignore[no-any-return]
 
@@ -511,15 +512,26 @@ def _kubernetes(workers: int, memory_bytes: int | None) -> contextlib.AbstractCo
     )
 
 
-def _security(*, may_make_one: bool) -> Any:
+def _security(*, may_make_one: bool, is_asked: bool) -> Any:
     """Dask's own, where its configuration has certificates; else new ones for this one cluster
-    where they can be handed to its workers, so that no other user of the machine can use it."""
+    where they can be handed to its workers, so that no other user of the machine can use it.
+
+    ImportError where certificates are asked for and cannot be made; else a warning says so.
+    """
     import dask
     from distributed import Security
 
     if dask.config.get("distributed.comm.tls.ca-file", None):
         return Security()
-    if may_make_one:
-        with contextlib.suppress(ImportError):
-            return Security.temporary()
-    return None
+    if not may_make_one:
+        return None
+    try:
+        return Security.temporary()
+    except ImportError:
+        if is_asked:
+            raise ImportError("no certificates", name="cryptography") from None
+        _LOG.warning(
+            "the local cluster has no certificates: any user of this machine can run code as you "
+            "while it is there; pip install cryptography"
+        )
+        return None

@@ -339,6 +339,26 @@ def test_runs_of_one_job_on_one_night_count_once() -> None:
     assert not offending(night_rows, families={f"x10-{i}": "job" for i in range(5)})
 
 
+def test_a_known_offender_hides_no_second_one() -> None:
+    fresh = [*once_each(), *one_night(40, host="h9")]
+    assert {o.name for o in offending({"host": [*fresh, *one_night(2)]})} == {"h9", "h3"}
+    assert {o.name for o in offending({"host": [*fresh, *one_night(1)]})} == {"h9"}
+    assert {o.name for o in offending({"host": [*fresh, *one_night(2, clean=40)]})} == {"h9"}
+
+
+def test_the_hosts_of_a_rack_that_stands_out_hide_no_host_elsewhere() -> None:
+    bad = dict.fromkeys([f"h{i}" for i in range(6)], 4)
+    alone = offending(racked({**bad, "h20": 4}))
+    assert {(o.kind, o.name) for o in alone} == {("rack", "r0"), ("host", "h20")}
+
+
+def test_where_most_places_are_accused_the_rest_is_no_measure() -> None:
+    bad = dict.fromkeys([f"h{i}" for i in range(18)], 20)
+    assert set(named(places({**bad, "h20": 3}))) == set(bad)
+    few = dict.fromkeys([f"h{i}" for i in range(12)], 20)
+    assert set(named(places({**few, "h20": 3}))) == {*few, "h20"}
+
+
 def racked(bad: dict[str, int]) -> dict[str, list[Any]]:
     """Thirty hosts in racks of six; h0 to h5 are the first."""
     rows = places(bad)["host"]

@@ -3,16 +3,17 @@
 A place that is used more has more findings by chance alone, and among thousands of places some
 have many. So each is compared with what the others' rate would give for as often as it was used
 (binomial), over the last two nights and over four weeks, and in each the false discovery rate over
-all places is held (Benjamini and Hochberg). Runs of one job on one night share their causes: on
-each place they count once, as bad where one of them is, and as likely to be as all of them
-together.
+all places is held (Benjamini and Hochberg). Who is found so is no longer one of the others: all are
+asked again without, until nobody more is found, so that a known offender hides no second one. Runs
+of one job on one night share their causes: on each place they count once, as bad where one of them
+is, and as likely to be as all of them together.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -26,6 +27,8 @@ KINDS = ("gpu", "link", "host")
 SHOWN_RUNS = 3
 Families = Mapping[str, str | None]
 """Family of each run."""
+Accused = frozenset[tuple[str, str]]
+"""Kind and name of places that were found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,34 +137,58 @@ def _found(
     racked = [{**r, "rack": rack} for r in places.get("host", ()) if (rack := r.get("rack"))]
     rows = {**{kind: places.get(kind, ()) for kind in KINDS}, "rack": racked}
     recent = _days_before(until, limits.quiet_days - 1)
-    best: dict[tuple[str, str], Offender] = {}
-    tests: list[_Tested] = []
+    accused: Accused = frozenset()
+    while True:
+        judged = _judged(rows, families, limits, until, accused)
+        found = {(t.place.kind, t.place.name) for t, q in judged if q <= limits.max_q}
+        if found <= accused:
+            break
+        accused |= found
+    # Of both spans the longer one says more, where both tell. Without a bad run of late it was
+    # drained, or repaired.
+    best = {
+        (key := (t.place.kind, t.place.name)): _offender(t, q, key not in known)
+        for t, q in judged
+        if q <= limits.max_q and max(r["date"] for r in t.place.bad) >= recent
+    }
+    narrowest = _narrowest([*best.values()], [t for t, _ in judged], limits)
+    return sorted(narrowest, key=lambda o: (o.q_value, -o.bad_count, o.kind, o.name))
+
+
+def _judged(
+    rows: Mapping[str, Sequence[Row]],
+    families: Families,
+    limits: Limits,
+    until: str,
+    accused: Accused,
+) -> list[tuple[_Tested, float]]:
+    """Every place by both spans, the shorter first, with its q-value among those of the span."""
+    judged: list[tuple[_Tested, float]] = []
     for days in sorted({limits.recent_days, limits.window_days}):
         tested = [
             t
             for kind, of_kind in rows.items()
-            for t in _tested(kind, of_kind, days, families, limits, until)
+            for t in _tested(kind, of_kind, days, families, limits, until, accused)
         ]
-        tests += tested
-        for one, q in zip(tested, false_discovery([t.p_value for t in tested]), strict=True):
-            key = (one.place.kind, one.place.name)
-            # Of both spans the longer one says more, where both tell. Without a bad run of late it
-            # was drained, or repaired.
-            if q <= limits.max_q and max(r["date"] for r in one.place.bad) >= recent:
-                best[key] = _offender(one, q, key not in known)
-    narrowest = _narrowest([*best.values()], tests, limits)
-    return sorted(narrowest, key=lambda o: (o.q_value, -o.bad_count, o.kind, o.name))
+        judged += zip(tested, false_discovery([t.p_value for t in tested]), strict=True)
+    return judged
 
 
 def _tested(
-    kind: str, rows: Sequence[Row], days: int, families: Families, limits: Limits, until: str
+    kind: str,
+    rows: Sequence[Row],
+    days: int,
+    families: Families,
+    limits: Limits,
+    until: str,
+    accused: Accused,
 ) -> list[_Tested]:
     """Every place of a kind over so many days, against the others of its kind."""
     whole = _places(kind, rows, _days_before(until, limits.window_days - 1), until)
-    usual = {p.name: ratio for p, ratio in _others(whole, None)}
+    usual = {p.name: ratio for p, ratio in _others(whole, None, accused)}
     listed = _places(kind, rows, _days_before(until, days - 1), until)
     tests = []
-    for place, ratio in _others(listed, usual if days < limits.window_days else None):
+    for place, ratio in _others(listed, usual if days < limits.window_days else None, accused):
         cases = place.cases(families)
         bad_count = sum(is_bad for is_bad, _ in cases)
         p_value = 1.0
@@ -172,18 +199,32 @@ def _tested(
 
 
 def _others(
-    places: Sequence[_Place], usual: Mapping[str, float] | None
+    places: Sequence[_Place], usual: Mapping[str, float] | None, accused: Accused
 ) -> Iterator[tuple[_Place, float]]:
-    """Each place, and how often others of its kind are bad.
+    """Each place, and how often others of its kind are bad that nobody accuses.
 
     With one finding and one clean run more than were seen: others that were never bad are not known
     never to be. Where the rate over a longer time is known (``usual``), that finding comes with as
-    many runs as there it takes: two nights alone tell a rate badly.
+    many runs as there it takes: two nights alone tell a rate badly. Where most runs are on places
+    that are accused, the rest is no measure of what is usual, and all count.
     """
-    bad, count = sum(len(p.bad) for p in places), sum(p.count for p in places)
-    for place in places:
+    of_all = [(len(p.bad), p.count) for p in places]
+    counts = of_all
+    if accused:
+        named = {k: {name for kind, name in accused if kind == k} for k, _ in accused}
+        kept = [[r for r in p.runs if not _is_in(r, named)] for p in places]
+        counts = [(sum(bool(r["rules"]) for r in runs), len(runs)) for runs in kept]
+        if 2 * sum(count for _, count in counts) < sum(count for _, count in of_all):
+            counts = of_all
+    bad, count = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+    for place, (own_bad, own_count) in zip(places, counts, strict=True):
         more = 2.0 if usual is None else 1 / usual[place.name]
-        yield place, (bad - len(place.bad) + 1) / (count - place.count + more)
+        yield place, (bad - own_bad + 1) / (count - own_count + more)
+
+
+def _is_in(row: Row, named: Mapping[str, Collection[str]]) -> bool:
+    """Whether its place is one of these, by kind, or the host or rack of its place."""
+    return any(row.get(kind) in names for kind, names in named.items())
 
 
 def _places(kind: str, rows: Sequence[Row], first: str, until: str) -> list[_Place]:

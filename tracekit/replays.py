@@ -50,6 +50,12 @@ SELECT DISTINCT rank, greatest(coalesce(pp_rank, 0), 0), greatest(coalesce(dp_ra
 FROM ({_STEADY_PIPELINE}) ORDER BY ALL
 """  # noqa: S608 - what is put in is our own
 
+_RANKS_A_STAGE = """
+SELECT max(ranks) FROM (
+    SELECT count(DISTINCT rank) AS ranks FROM pipeline_op
+    WHERE rank IS NOT NULL AND pp_rank >= 0 GROUP BY pp_rank)
+"""
+
 _CALLS = """
 SELECT c.capture_id, c.rank, if(m.is_trusted, m.instance_id, NULL) AS instance_id, c.op,
        m.group_id, g.kind, g.members_count, c.root, c.message_bytes, c.timeline, c.start_ns,
@@ -147,6 +153,7 @@ NAMED = "\n".join(
         *(
             _STEADY_PIPELINE,
             _MEMBERS,
+            _RANKS_A_STAGE,
             _CALLS,
             _LAUNCHES,
             _OPERATIONS,
@@ -171,8 +178,10 @@ def replay_pipeline(
 def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamReplay:
     """The matched collectives, ready to be replayed: by launches and streams where all are known.
 
-    InputError where none are matched in steady steps. Macros must be loaded, and the connection
-    must show one attempt.
+    InputError where none are matched in steady steps, and of a pipeline with one rank a stage whose
+    launches are not known: no rank has a peer whose time it could take, and how long its messages
+    last says when somebody asked for them. Macros must be loaded, and the connection must show one
+    attempt.
     """
     where = places(con)
     steps = arrow_table(con, _STEPS)
@@ -186,6 +195,9 @@ def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | Stream
         if is_large:
             release_freed()
         return StreamReplay(launched, syncs, steps, where)
+    ((ranks_a_stage,),) = con.execute(_RANKS_A_STAGE).fetchall()
+    if ranks_a_stage == 1 and has_pipeline(con):
+        raise InputError("no rank of this pipeline has a peer: its operations are replayed")
     return CollectiveReplay(arrow_table(con, _CALLS), arrow_table(con, _STALLS), steps, where)
 
 

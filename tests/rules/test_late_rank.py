@@ -552,6 +552,28 @@ def test_a_share_of_the_waiting_with_which_nothing_agrees_must_be_half(
     assert len(found) == named
 
 
+@pytest.mark.parametrize(
+    ("row", "op", "is_named"),
+    [
+        ({"method": None, "group_id": None}, "send", False),
+        ({"method": "pair", "group_id": "2>3"}, "recv", False),
+        ({"method": "pair", "group_id": "0>1", "ranks": [0]}, "send", True),
+        ({"method": "pair", "group_id": None}, "send", False),
+        ({"method": None, "group_id": None}, "all_reduce", True),
+    ],
+)
+def test_who_has_messages_without_an_other_side_is_not_named_by_one_score(
+    make_job: MakeJob, row: dict[str, Any], op: str, is_named: bool
+) -> None:
+    """Of a pipeline whose last trace broke off or was missing, the stage before it was accused: it
+    had waited for messages that nobody was left to have sent."""
+    job = late_job(make_job, {2: 25}, peer=None)
+    job.rows["comm_summary"] = [{"op": op}]
+    unmatched = coverage(is_trusted=False, reason="not matched", **{"ranks": [2], **row})
+    job.rows["match_coverage"] = [coverage(), unmatched]
+    assert bool(LATE.run(job.facts()).findings) is is_named
+
+
 def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace(
     make_job: MakeJob,
 ) -> None:

@@ -179,6 +179,9 @@ class Replayed:
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None
 
+    def saved_by_even_lengths_ns(self) -> float | None:
+        return None
+
     def saved_by_stage_ns(self, stage: int) -> float | None:
         return None
 

@@ -171,6 +171,9 @@ class _LaterReplay:
     def saved_by_even_stages_ns(self) -> float | None:
         return self._price("saved_by_even_stages_ns", lambda r: r.saved_by_even_stages_ns())
 
+    def saved_by_even_lengths_ns(self) -> float | None:
+        return self._price("saved_by_even_lengths_ns", lambda r: r.saved_by_even_lengths_ns())
+
     def saved_by_stage_ns(self, stage: int) -> float | None:
         return self._price(f"saved_by_stage_ns {stage}", lambda r: r.saved_by_stage_ns(stage))
 

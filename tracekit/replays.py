@@ -26,6 +26,7 @@ from tracekit.whatif import (
     idle_beyond_s,
     parse_scale,
     prepare,
+    saved_by_even_lengths_s,
     saved_by_messages_s,
     saved_by_stage_s,
     saved_evenly_s,
@@ -352,6 +353,10 @@ class RankReplay:
     def saved_by_even_stages_ns(self) -> float | None:
         """ns a step that would be saved if the stages of a pipeline computed equally long."""
         return _ns(None if self._pipeline is None else saved_evenly_s(self._pipeline))
+
+    def saved_by_even_lengths_ns(self) -> float | None:
+        """ns a step that would be saved if the microbatches of a step were of equal length."""
+        return _ns(None if self._pipeline is None else saved_by_even_lengths_s(self._pipeline))
 
     def saved_by_stage_ns(self, stage: int) -> float | None:
         """ns a step that would be saved if this stage of a pipeline computed as the median other

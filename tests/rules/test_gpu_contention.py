@@ -151,6 +151,9 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
         def saved_at_most_ns(self, ranks: Any) -> float | None:
             return None
 
+        def saved_by_even_lengths_ns(self) -> float | None:
+            return None
+
         def saved_by_even_stages_ns(self) -> float | None:
             return None
 

@@ -130,6 +130,9 @@ class Replay(Protocol):
     def saved_by_even_stages_ns(self) -> float | None:
         """The same if the stages of a pipeline computed equally long, and no less in all."""
 
+    def saved_by_even_lengths_ns(self) -> float | None:
+        """The same if the microbatches of each step were of equal length, and no shorter in all."""
+
     def saved_by_stage_ns(self, stage: int) -> float | None:
         """The same if this stage computed as the median other one does: less, and no other more."""
 

@@ -3,6 +3,7 @@
 from tracekit.whatif.analysis import (
     analyse,
     beyond_other_stages_s,
+    saved_by_even_lengths_s,
     saved_by_stage_s,
     saved_evenly_s,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "parse_remove",
     "parse_scale",
     "prepare",
+    "saved_by_even_lengths_s",
     "saved_by_messages_s",
     "saved_by_stage_s",
     "saved_evenly_s",

@@ -131,6 +131,9 @@ class Replayed:
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None
 
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
+        return None
+
     def slowdown(self, rank: int) -> float | None:
         return None
 

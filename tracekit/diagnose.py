@@ -197,6 +197,12 @@ class _LaterReplay:
             lambda r: r.saved_in_operations_ns(rank, delay_ns),
         )
 
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
+        return self._price(
+            f"saved_beside_replicas_ns {rank} {least_ns!r}",
+            lambda r: r.saved_beside_replicas_ns(rank, least_ns),
+        )
+
     def slowdown(self, rank: int) -> float | None:
         return self._price(f"slowdown {rank}", lambda r: r.slowdown(rank))
 

@@ -30,6 +30,7 @@ from tracekit.whatif import (
     saved_by_messages_s,
     saved_by_stage_s,
     saved_evenly_s,
+    saved_like_replicas_s,
     uses_operations,
 )
 
@@ -408,6 +409,17 @@ class RankReplay:
         if len(stages) != 1 or beyond_other_stages_s(self._pipeline, stages[0]) * 1e9 < delay_ns:
             return None
         return self.saved_by_stage_ns(stages[0])
+
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
+        """ns a step that would be saved if this rank's stage of a pipeline computed in its replica
+        as in the median other one; None where its operations do not take ``least_ns`` longer."""
+        if self._pipeline is None:
+            return None
+        found = [(s, d) for r, s, d in self._con.execute(_MEMBERS).fetchall() if r == rank]
+        if len(found) != 1:
+            return None
+        ((stage, dp_rank),) = found
+        return _ns(saved_like_replicas_s(self._pipeline, stage, dp_rank, least_ns / 1e9))
 
     @property
     def error_ratio(self) -> float | None:

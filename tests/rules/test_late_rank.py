@@ -441,6 +441,24 @@ def test_a_stage_that_is_late_in_its_operations_costs_what_their_replay_saves(
     assert finding.impact.method == "replay"
 
 
+@pytest.mark.parametrize(
+    ("saved_ms", "longer_ms", "cost_s"),
+    [(None, 12.5, 0.009), (None, 12.4, 0.025), (None, 0.0, 0.025), (2.0, 12.5, 0.025)],
+)
+def test_without_a_replay_of_calls_a_rank_costs_what_its_replicas_show(
+    make_job: MakeJob, saved_ms: float | None, longer_ms: float, cost_s: float
+) -> None:
+    """Not where its operations do not take half as much longer as others waited: what it did was
+    outside of them; nor where calls are replayed, which see more."""
+    saved = {} if saved_ms is None else {(2,): saved_ms}
+    replay = Replayed(saved, beside_ms={2: (9.0, longer_ms)})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_s)
+    assert finding.impact.method == ("replay" if cost_s == 0.009 else "twin ranks")
+    assert (finding.impact.high_s_per_step or 0) >= 0.025, "what others waited is a bound"
+
+
 @pytest.mark.parametrize(("saved_ms", "cost_s"), [(10.0, 0.010), (2.0, 0.025)])
 def test_a_replay_of_streams_is_believed_that_most_of_a_delay_hides(
     make_job: MakeJob, saved_ms: float, cost_s: float

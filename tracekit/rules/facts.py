@@ -154,6 +154,10 @@ class Replay(Protocol):
         """The same if this rank of one pipeline computed as the median other stage does; None where
         its operations do not take so much longer that ``delay_ns`` can be theirs."""
 
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
+        """The same if this rank's stage computed in its replica of the pipeline as in the median
+        other one; None where its operations do not take ``least_ns`` longer there."""
+
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step, by calls."""
 

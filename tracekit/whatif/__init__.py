@@ -6,6 +6,7 @@ from tracekit.whatif.analysis import (
     saved_by_even_lengths_s,
     saved_by_stage_s,
     saved_evenly_s,
+    saved_like_replicas_s,
 )
 from tracekit.whatif.calls import Places
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
@@ -38,6 +39,7 @@ __all__ = [
     "saved_by_messages_s",
     "saved_by_stage_s",
     "saved_evenly_s",
+    "saved_like_replicas_s",
     "to_dict",
     "to_text",
     "uses_operations",

@@ -192,6 +192,25 @@ def saved_by_stage_s(replay: Replay, stage: int) -> float | None:
     return _saved_by_stages_s(replay, like_others)
 
 
+def saved_like_replicas_s(
+    replay: Replay, stage: int, dp_rank: int, least_s: float = 0.0
+) -> float | None:
+    """Seconds a step that go if a stage computes in one replica as the median other one does, in
+    each step; None where there is no other, where it does not take ``least_s`` longer in a mean
+    step, or where the replay is not believed."""
+    if len(replay.dp_ranks) < 2 or stage not in replay.stages or dp_rank not in replay.dp_ranks:
+        return None
+    at = replay.dp_ranks.index(dp_rank)
+    mask = replay.ops_where(optypes=o.COMPUTE, stage=stage)
+    by_replica = replay.work_s[mask].sum(axis=0)
+    own, usual = by_replica[:, at], np.median(np.delete(by_replica, at, axis=1), axis=1)
+    if not (own > 0).all() or float((own - usual).mean()) < least_s:
+        return None
+    changed = replay.work_s.copy()
+    changed[mask, :, at] *= usual / own
+    return _saved_s(replay, changed)
+
+
 def saved_by_even_lengths_s(replay: Replay) -> float | None:
     """Seconds a step that go if the microbatches of a step are alike: each kind of computation of a
     chunk takes its mean over the step's microbatches and replicas, so that no less is done in all;

@@ -151,7 +151,10 @@ class Replayed:
         most_ms: Mapping[tuple[int, ...], float] | None = None,
         inside_ms: Mapping[int, float] | None = None,
         is_by_operations: bool = False,
+        beside_ms: Mapping[int, tuple[float, float]] | None = None,
     ) -> None:
+        self.beside_ms = beside_ms or {}
+        """By rank: what is saved if it computes as its replicas do, and how much longer it does."""
         self.inside_ms = inside_ms or {}
         self.saved_ms, self.slow, self.most_ms = saved_ms, slow or {}, most_ms or {}
         self.is_by_streams, self.is_by_operations = is_by_streams, is_by_operations
@@ -179,6 +182,9 @@ class Replayed:
     def saved_by_operations_ns(self, rank: int) -> float | None:
         return None
 
+    def saved_by_even_lengths_ns(self) -> float | None:
+        return None
+
     def saved_by_stage_ns(self, stage: int) -> float | None:
         return None
 
@@ -194,6 +200,10 @@ class Replayed:
     def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
         inside = self.inside_ms.get(rank)
         return None if inside is None else inside * MS
+
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
+        saved, longer = self.beside_ms.get(rank, (0.0, 0.0))
+        return saved * MS if 0 < least_ns <= longer * MS else None
 
     def slowdown(self, rank: int) -> float | None:
         return self.slow.get(rank)

@@ -89,7 +89,9 @@ class Replayed:
         stage_ms: float | None = None,
         evenly_ms: float | None = None,
         messages_ms: float | None = None,
+        lengths_ms: float | None = None,
     ) -> None:
+        self.lengths_ms = lengths_ms
         self.messages_ms = messages_ms
         self.beyond_ms, self.stage_ms, self.evenly_ms = beyond_ms, stage_ms, evenly_ms
 
@@ -120,10 +122,16 @@ class Replayed:
     def saved_by_even_stages_ns(self) -> float | None:
         return None if self.evenly_ms is None else self.evenly_ms * MS
 
+    def saved_by_even_lengths_ns(self) -> float | None:
+        return None if self.lengths_ms is None else self.lengths_ms * MS
+
     def saved_by_stage_ns(self, stage: int) -> float | None:
         return None if self.stage_ms is None else self.stage_ms * MS
 
     def saved_by_operations_ns(self, rank: int) -> float | None:
+        return None
+
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
         return None
 
     def slowdown(self, rank: int) -> float | None:

@@ -171,6 +171,9 @@ class _LaterReplay:
     def saved_by_even_stages_ns(self) -> float | None:
         return self._price("saved_by_even_stages_ns", lambda r: r.saved_by_even_stages_ns())
 
+    def saved_by_even_lengths_ns(self) -> float | None:
+        return self._price("saved_by_even_lengths_ns", lambda r: r.saved_by_even_lengths_ns())
+
     def saved_by_stage_ns(self, stage: int) -> float | None:
         return self._price(f"saved_by_stage_ns {stage}", lambda r: r.saved_by_stage_ns(stage))
 
@@ -192,6 +195,12 @@ class _LaterReplay:
         return self._price(
             f"saved_in_operations_ns {rank} {delay_ns!r}",
             lambda r: r.saved_in_operations_ns(rank, delay_ns),
+        )
+
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
+        return self._price(
+            f"saved_beside_replicas_ns {rank} {least_ns!r}",
+            lambda r: r.saved_beside_replicas_ns(rank, least_ns),
         )
 
     def slowdown(self, rank: int) -> float | None:

@@ -26,9 +26,11 @@ from tracekit.whatif import (
     idle_beyond_s,
     parse_scale,
     prepare,
+    saved_by_even_lengths_s,
     saved_by_messages_s,
     saved_by_stage_s,
     saved_evenly_s,
+    saved_like_replicas_s,
     uses_operations,
 )
 
@@ -49,6 +51,12 @@ _MEMBERS = f"""
 SELECT DISTINCT rank, greatest(coalesce(pp_rank, 0), 0), greatest(coalesce(dp_rank, 0), 0)
 FROM ({_STEADY_PIPELINE}) ORDER BY ALL
 """  # noqa: S608 - what is put in is our own
+
+_RANKS_A_STAGE = """
+SELECT max(ranks) FROM (
+    SELECT count(DISTINCT rank) AS ranks FROM pipeline_op
+    WHERE rank IS NOT NULL AND pp_rank >= 0 GROUP BY pp_rank)
+"""
 
 _CALLS = """
 SELECT c.capture_id, c.rank, if(m.is_trusted, m.instance_id, NULL) AS instance_id, c.op,
@@ -147,6 +155,7 @@ NAMED = "\n".join(
         *(
             _STEADY_PIPELINE,
             _MEMBERS,
+            _RANKS_A_STAGE,
             _CALLS,
             _LAUNCHES,
             _OPERATIONS,
@@ -171,8 +180,10 @@ def replay_pipeline(
 def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | StreamReplay:
     """The matched collectives, ready to be replayed: by launches and streams where all are known.
 
-    InputError where none are matched in steady steps. Macros must be loaded, and the connection
-    must show one attempt.
+    InputError where none are matched in steady steps, and of a pipeline with one rank a stage whose
+    launches are not known: no rank has a peer whose time it could take, and how long its messages
+    last says when somebody asked for them. Macros must be loaded, and the connection must show one
+    attempt.
     """
     where = places(con)
     steps = arrow_table(con, _STEPS)
@@ -186,6 +197,9 @@ def replay_of_calls(con: duckdb.DuckDBPyConnection) -> CollectiveReplay | Stream
         if is_large:
             release_freed()
         return StreamReplay(launched, syncs, steps, where)
+    ((ranks_a_stage,),) = con.execute(_RANKS_A_STAGE).fetchall()
+    if ranks_a_stage == 1 and has_pipeline(con):
+        raise InputError("no rank of this pipeline has a peer: its operations are replayed")
     return CollectiveReplay(arrow_table(con, _CALLS), arrow_table(con, _STALLS), steps, where)
 
 
@@ -341,6 +355,10 @@ class RankReplay:
         """ns a step that would be saved if the stages of a pipeline computed equally long."""
         return _ns(None if self._pipeline is None else saved_evenly_s(self._pipeline))
 
+    def saved_by_even_lengths_ns(self) -> float | None:
+        """ns a step that would be saved if the microbatches of a step were of equal length."""
+        return _ns(None if self._pipeline is None else saved_by_even_lengths_s(self._pipeline))
+
     def saved_by_stage_ns(self, stage: int) -> float | None:
         """ns a step that would be saved if this stage of a pipeline computed as the median other
         one does."""
@@ -391,6 +409,17 @@ class RankReplay:
         if len(stages) != 1 or beyond_other_stages_s(self._pipeline, stages[0]) * 1e9 < delay_ns:
             return None
         return self.saved_by_stage_ns(stages[0])
+
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
+        """ns a step that would be saved if this rank's stage of a pipeline computed in its replica
+        as in the median other one; None where its operations do not take ``least_ns`` longer."""
+        if self._pipeline is None:
+            return None
+        found = [(s, d) for r, s, d in self._con.execute(_MEMBERS).fetchall() if r == rank]
+        if len(found) != 1:
+            return None
+        ((stage, dp_rank),) = found
+        return _ns(saved_like_replicas_s(self._pipeline, stage, dp_rank, least_ns / 1e9))
 
     @property
     def error_ratio(self) -> float | None:

@@ -64,6 +64,7 @@ class Meta(NamedTuple):
     root: int | None = None
     src_rank: int | None = None
     dst_rank: int | None = None
+    peer_group_rank: int | None = None
     comms_id: str | None = None
     is_async: bool | None = None
 
@@ -165,9 +166,33 @@ def meta_of_args(args: CommArgs, name_op: str | None = None) -> Meta:
         _rank(args.rank) if op in _ROOTED else None,
         _rank(args.src_rank),
         _rank(args.dst_rank),
-        _label(args.comms_id),
-        _flag(args.is_async),
+        comms_id=_label(args.comms_id),
+        is_async=_flag(args.is_async),
     )
+
+
+MESSAGES = {"c10d::send": "send", "c10d::recv_": "recv"}
+"""Operators that hand a message to a library of the host, and what it does."""
+
+PARAMS = "record_param_comms"
+CALLS = frozenset((PARAMS, *MESSAGES))
+"""Operators whose arguments say what is communicated."""
+
+
+def meta_of_message(name: str, inputs: bytes) -> Meta | None:
+    """With whom such an operator exchanges a message: the third of its ``Concrete Inputs``
+    (tensors, group, rank within the group, tag), where they were recorded."""
+    try:
+        given = json.loads(inputs) if inputs else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(given, list) or len(given) != 4:
+        return None
+    peer = given[2]
+    is_number = isinstance(peer, str) and peer.isascii() and peer.isdecimal()
+    if not is_number or len(peer) > _MAX_DIGITS or int(peer) >= MAX_RANKS:
+        return None
+    return Meta(MESSAGES[name], peer_group_rank=int(peer))
 
 
 def meta_of_range(name: str, dims: bytes, types: bytes) -> Meta | None:

@@ -65,6 +65,7 @@ class Finisher:
         reader.steps.finish()
         reader.params.finish()
         reader.ranges.finish()
+        reader.messages.finish()
         for batch in reader.gpu.ops.batches():
             self._write_ops(reader.gpu.named(batch))
         for batch in reader.gpu.comms.batches():
@@ -279,6 +280,7 @@ class Finisher:
             "root": int32s([m.root for m in metas]),
             "src_rank": int32s([m.src_rank for m in metas]),
             "dst_rank": int32s([m.dst_rank for m in metas]),
+            "peer_group_rank": int32s([m.peer_group_rank for m in metas]),
             "in_elements_count": ints([m.in_elements for m in metas]),
             "out_elements_count": ints([m.out_elements for m in metas]),
             "dtype": texts([m.dtype for m in metas]),
@@ -343,7 +345,7 @@ class Finisher:
             if param is not None and param.meta.op == meta.op:
                 metas.append(param.meta)
             else:
-                metas.append(meta)
+                metas.append(self._with_peer(meta, pid, thread, begin))
                 param = None
             params.append(param)
         step, is_step = self.reader.steps.find(start)
@@ -366,6 +368,20 @@ class Finisher:
             **self._cuts(start, dur),
         }
         self.sink.write("collective", pa.table(columns))
+
+    def _with_peer(self, meta: Meta, pid: int | None, thread: int | None, begin: int) -> Meta:
+        """A message with its other side, as the operator around its beginning has it: by global
+        rank too, where all ranks are the only group."""
+        message = self.reader.messages.around(pid, thread, begin)
+        if message is None or message.meta.op != meta.op:
+            return meta
+        peer, everybody = message.meta.peer_group_rank, self.header.only_group
+        meta = meta._replace(peer_group_rank=peer)
+        if peer is None or everybody is None or peer >= len(everybody):
+            return meta
+        if meta.op == "send":
+            return meta._replace(dst_rank=everybody[peer])
+        return meta._replace(src_rank=everybody[peer])
 
     # --- small tables ----------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from msgspec import Raw
 
 from tracekit import native
+from tracekit.ingest.kineto.collectives import CALLS
 from tracekit.ingest.kineto.model import ARGS, CATEGORIES, STREAM_SYNC_TID, FrameArgs, Kind
 from tracekit.ingest.kineto.rows import compact_json
 from tracekit.ingest.traces import names
@@ -50,6 +51,9 @@ _KEPT: dict[Kind, tuple[str, ...]] = {
 
 _UNREAD = {(Kind.GPU, "kind")}
 """Text that ``model`` checks and no table keeps."""
+
+_ELSEWHERE = {(Kind.OPERATOR, "inputs")}
+"""Arguments that are read only of names that are Python's anyway."""
 
 
 class Texts:
@@ -328,7 +332,7 @@ def _name(raw: bytes) -> str:
 
 def _say_host(name: str | None) -> int:
     text = name or ""
-    is_odd = text == "record_param_comms" or names.special_domain(text) is not None
+    is_odd = text in CALLS or names.special_domain(text) is not None
     return _ODD * is_odd + _NOT_MEMORY * (text != "[memory]")
 
 
@@ -346,6 +350,8 @@ def _shapes(kind: Kind, struct: type[msgspec.Struct]) -> dict[str, tuple[str, st
     """By name: the key in a file, and what its value must be for Python not to be needed."""
     shapes: dict[str, tuple[str, str]] = {}
     for field in msgspec.structs.fields(struct):
+        if (kind, field.name) in _ELSEWHERE:
+            continue
         shape = "absent" if field.type is Raw else "null"
         if field.name in _KEPT[kind]:
             shape = _SHAPES[field.type]

@@ -58,7 +58,17 @@ class Header:
     world_size: int | None = None
     versions: list[str] = field(default_factory=list)
     groups: list[PgConfig] = field(default_factory=list)
+    groups_count: int | None = None
+    """How many there are in the process: those that it is no member of are not listed."""
     devices: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def only_group(self) -> tuple[int, ...] | None:
+        """Global ranks of the only group there is, in its order; None where there may be others."""
+        if self.groups_count != 1 or len(self.groups) != 1:
+            return None
+        ranks = self.groups[0].ranks
+        return ranks if ranks is not None and len(ranks) == self.groups[0].size else None
 
 
 def parse(header: bytes, tail: bytes) -> Header:
@@ -153,6 +163,7 @@ def _fill_distributed(result: Header, info: dict[str, Any]) -> None:
     result.world_size = _int(info.get("world_size"))
     if result.world_size is not None:
         result.world_size = min(max(result.world_size, 0), 2**31 - 1)  # what nobody believes
+    result.groups_count = _int(info.get("pg_count"))
     configs = info.get("pg_config")
     if isinstance(configs, str):
         try:

@@ -114,6 +114,7 @@ class OperatorArgs(CommArgs, gc=False):
     dims: Raw = field(default=NO_RAW, name="Input Dims")
     types: Raw = field(default=NO_RAW, name="Input type")
     dims_2021: Raw = field(default=NO_RAW, name="Input dims")
+    inputs: Raw = field(default=NO_RAW, name="Concrete Inputs")
 
 
 class CallArgs(Struct, gc=False):

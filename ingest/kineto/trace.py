@@ -96,6 +96,8 @@ class TraceReader:
         self.steps = Ranges()
         self.params = HostComms()
         self.ranges = HostComms()
+        self.messages = HostComms()
+        """Operators that hand over a message."""
         self.odd = odd.OddEvents(self.sink, stacks=options.stacks)
         self.pids: set[int] = set()
         """Processes that have work on the host: device rows carry an ordinal in its place."""
@@ -106,6 +108,7 @@ class TraceReader:
         """Events and stretches of text that could not be read."""
         self._domains = Cache(names.special_domain)
         self._is_launch = Cache(names.is_launch)
+        self._messages = Cache(lambda given: collectives.meta_of_message(*given))
         self._plain_names: set[str] = set()
         """Names of operators that are known to say nothing but what ran."""
         self._comm_metas: dict[tuple[Any, ...], collectives.Meta] = {}
@@ -295,14 +298,14 @@ class TraceReader:
             distinct = set(shown)
             if self._special(distinct):
                 return False
-            comms = self._rows_with(shown, distinct & {"record_param_comms"})
+            comms = self._rows_with(shown, distinct & collectives.CALLS)
             if comms:
                 start, dur = (times.from_doubles(np.frombuffer(t)[comms]).tolist() for t in us)
                 for i, begin, length in zip(comms, start, dur, strict=True):
-                    self._param_comms(group.events[i], int(group.places[i]), begin, length)
+                    self._call(group.events[i], int(group.places[i]), begin, length)
             if len(self._plain_names) >= CACHE_LIMIT:
                 self._plain_names.clear()
-            self._plain_names |= distinct - {"record_param_comms"}
+            self._plain_names |= distinct - collectives.CALLS
         self._hold_host(group, group.events, shown, group.places, us=us)
         return True
 
@@ -368,8 +371,8 @@ class TraceReader:
     ) -> None:
         shown = [e.name for e in events]
         distinct = set(shown)
-        for i in self._rows_with(shown, distinct & {"record_param_comms"}):
-            self._param_comms(events[i], int(places[i]), int(start[i]), int(dur[i]))
+        for i in self._rows_with(shown, distinct & collectives.CALLS):
+            self._call(events[i], int(places[i]), int(start[i]), int(dur[i]))
         rows = self._rows_with(shown, self._special(distinct))
         if rows:
             # Ranges of 2021 traces stand among the operators; they are not work of their own.
@@ -452,6 +455,15 @@ class TraceReader:
     @staticmethod
     def _rows_with(shown: Sequence[str], wanted: set[str]) -> list[int]:
         return [i for i, name in enumerate(shown) if name in wanted] if wanted else []
+
+    def _call(self, event: Event, place: int, start: int, dur: int) -> None:
+        if event.name == collectives.PARAMS:
+            self._param_comms(event, place, start, dur)
+        elif event.args is not None:
+            meta = self._messages[event.name, bytes(event.args.inputs)]
+            if meta is not None:
+                where = as_int(event.pid), as_int(event.tid), start, start + dur
+                self.messages.add(HostComm(*where, None, meta, None, place))
 
     def _param_comms(self, event: Event, place: int, start: int, dur: int) -> None:
         args: CommArgs | None = event.args

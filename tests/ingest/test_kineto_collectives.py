@@ -265,6 +265,62 @@ def test_gloo_runs_on_the_host() -> None:
     assert {k: row[k] for k in expected} == expected
 
 
+def messages(*, count: int, inputs: list[str] | None, groups: int = 1) -> list[tuple[object, ...]]:
+    """A send to, and a receive from, whom ``inputs`` name, of rank 6 of a group of 5, 6 and 7."""
+    given = {} if inputs is None else {"Concrete Inputs": inputs}
+    events = [x("cpu_op", "c10d::send", 10, 4, **given), x("user_annotation", "gloo:send", 12, 30)]
+    events += [x("cpu_op", "c10d::recv_", 20, 4, **given)]
+    events += [x("user_annotation", "gloo:recv", 23, 5)]
+    events += [x("user_annotation", "gloo:recv", 26, 5), x("user_annotation", "gloo:recv", 12, 1)]
+    config = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 3, "ranks": [5, 6, 7]}
+    info = {"rank": 6, "world_size": 8, "pg_count": count, "pg_config": [config] * groups}
+    sink = read(trace(events, distributedInfo=info))
+    return sink.rows("collective", "op", "peer_group_rank", "src_rank", "dst_rank")
+
+
+TWO = [("recv", None, None, None)] * 2
+"""What no operator is around, or one that does something else."""
+
+
+def test_a_message_goes_to_whom_its_operator_names() -> None:
+    found = messages(count=1, inputs=["", "", "2", "0"])
+    assert found == [("send", 2, None, 7), ("recv", 2, 7, None), *TWO]
+
+
+@pytest.mark.parametrize(("count", "groups"), [(2, 1), (1, 2), (1, 0)])
+def test_where_there_may_be_other_groups_the_number_counts_within_one(
+    count: int, groups: int
+) -> None:
+    found = messages(count=count, inputs=["", "", "2", "0"], groups=groups)
+    assert found == [("send", 2, None, None), ("recv", 2, None, None), *TWO]
+
+
+def test_a_number_beyond_the_group_names_nobody_of_it() -> None:
+    found = messages(count=1, inputs=["", "", "3", "0"])
+    assert found == [("send", 3, None, None), ("recv", 3, None, None), *TWO]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        None,
+        [],
+        ["", "", "2"],
+        ["", "", "-1", "0"],
+        ["", "", "", "0"],
+        ["", "", "1_0", "0"],
+        ["", "", "\u0662", "0"],
+        ["", "", "9" * 30, "0"],
+        ["", "", 2, "0"],
+        {"2": 2},
+        "2",
+    ],
+)
+def test_what_names_nobody_is_no_peer(inputs: list[str] | None) -> None:
+    found = messages(count=1, inputs=inputs)
+    assert found == [("send", None, None, None), ("recv", None, None, None), *TWO]
+
+
 @pytest.mark.parametrize(
     ("name", "library", "op"),
     [

@@ -151,6 +151,9 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
         def saved_at_most_ns(self, ranks: Any) -> float | None:
             return None
 
+        def saved_by_even_lengths_ns(self) -> float | None:
+            return None
+
         def saved_by_even_stages_ns(self) -> float | None:
             return None
 
@@ -173,6 +176,9 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
             return None
 
         def saved_by_messages_ns(self, ranks: Sequence[int]) -> float | None:
+            return None
+
+        def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
             return None
 
         def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:

@@ -441,6 +441,24 @@ def test_a_stage_that_is_late_in_its_operations_costs_what_their_replay_saves(
     assert finding.impact.method == "replay"
 
 
+@pytest.mark.parametrize(
+    ("saved_ms", "longer_ms", "cost_s"),
+    [(None, 12.5, 0.009), (None, 12.4, 0.025), (None, 0.0, 0.025), (2.0, 12.5, 0.025)],
+)
+def test_without_a_replay_of_calls_a_rank_costs_what_its_replicas_show(
+    make_job: MakeJob, saved_ms: float | None, longer_ms: float, cost_s: float
+) -> None:
+    """Not where its operations do not take half as much longer as others waited: what it did was
+    outside of them; nor where calls are replayed, which see more."""
+    saved = {} if saved_ms is None else {(2,): saved_ms}
+    replay = Replayed(saved, beside_ms={2: (9.0, longer_ms)})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_s)
+    assert finding.impact.method == ("replay" if cost_s == 0.009 else "twin ranks")
+    assert (finding.impact.high_s_per_step or 0) >= 0.025, "what others waited is a bound"
+
+
 @pytest.mark.parametrize(("saved_ms", "cost_s"), [(10.0, 0.010), (2.0, 0.025)])
 def test_a_replay_of_streams_is_believed_that_most_of_a_delay_hides(
     make_job: MakeJob, saved_ms: float, cost_s: float
@@ -550,6 +568,28 @@ def test_a_share_of_the_waiting_with_which_nothing_agrees_must_be_half(
     replay = Replayed({}, dict.fromkeys(delays_ms, slowdown))
     found = LATE.run(replace(facts, replay=replay)).findings
     assert len(found) == named
+
+
+@pytest.mark.parametrize(
+    ("row", "op", "is_named"),
+    [
+        ({"method": None, "group_id": None}, "send", False),
+        ({"method": "pair", "group_id": "2>3"}, "recv", False),
+        ({"method": "pair", "group_id": "0>1", "ranks": [0]}, "send", True),
+        ({"method": "pair", "group_id": None}, "send", False),
+        ({"method": None, "group_id": None}, "all_reduce", True),
+    ],
+)
+def test_who_has_messages_without_an_other_side_is_not_named_by_one_score(
+    make_job: MakeJob, row: dict[str, Any], op: str, is_named: bool
+) -> None:
+    """Of a pipeline whose last trace broke off or was missing, the stage before it was accused: it
+    had waited for messages that nobody was left to have sent."""
+    job = late_job(make_job, {2: 25}, peer=None)
+    job.rows["comm_summary"] = [{"op": op}]
+    unmatched = coverage(is_trusted=False, reason="not matched", **{"ranks": [2], **row})
+    job.rows["match_coverage"] = [coverage(), unmatched]
+    assert bool(LATE.run(job.facts()).findings) is is_named
 
 
 def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pipeline_rules import SEQUENCE, MakeJob, bubble_rows, lengths
+from pipeline_rules import SEQUENCE, MakeJob, Replayed, bubble_rows, lengths
 from tracekit.findings import Severity
 from tracekit.rules.base import RuleOutcome
 
@@ -41,6 +42,29 @@ def test_the_smallest_case_that_fires(make_job: MakeJob) -> None:
         make_job(), correlation=0.95, cv=0.1, ranks=2, longest=(2, 2, 2, 2, 1), lost_ms=1.0
     )
     assert SEQUENCE.run(at).findings
+
+
+def test_a_pipeline_s_price_is_the_replay_s(make_job: MakeJob) -> None:
+    """Where what was seen is more than a quarter off, it stands against and widens the bounds."""
+    facts = replace(lengths(make_job()), replay=Replayed(lengths_ms=7.0))
+    (finding,) = SEQUENCE.run(facts).findings
+    assert (finding.impact.s_per_step, finding.impact.method) == (pytest.approx(0.007), "replay")
+    assert not finding.counter_evidence
+    facts = replace(lengths(make_job()), replay=Replayed(lengths_ms=12.0))
+    (finding,) = SEQUENCE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(0.012)
+    error_s = 0.02 * facts.step_ns / 1e9
+    assert finding.impact.low_s_per_step == pytest.approx(0.006 - error_s)
+    assert "seen to wait" in finding.counter_evidence[0].name
+    assert "wait 12.0 ms a step" in finding.summary
+
+
+def test_what_a_pipeline_hides_costs_nothing(make_job: MakeJob) -> None:
+    facts = replace(lengths(make_job()), replay=Replayed(lengths_ms=0.9))
+    assert SEQUENCE.run(facts) == RuleOutcome()
+    facts = replace(lengths(make_job()), replay=Replayed())
+    (finding,) = SEQUENCE.run(facts).findings
+    assert finding.impact.method == "twin ranks", "no replay: what was seen"
 
 
 def test_one_replica_has_nobody_to_wait_for(make_job: MakeJob) -> None:

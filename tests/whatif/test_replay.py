@@ -14,14 +14,16 @@ from tracekit.whatif import (
     analyse,
     parse_remove,
     parse_scale,
+    saved_by_even_lengths_s,
     saved_by_stage_s,
     saved_evenly_s,
+    saved_like_replicas_s,
     to_dict,
     to_text,
     uses_operations,
 )
 from tracekit.whatif.graph import Op, build
-from tracekit.whatif.operations import Layout, Operations
+from tracekit.whatif.operations import COMPUTE, Layout, Operations
 from tracekit.whatif.replay import prepare
 
 Row = tuple[int, int, str, int, float, float, int]
@@ -92,6 +94,41 @@ def test_work_dealt_out_evenly_over_the_stages() -> None:
     # Not believed where the measured step is longer by what was not recorded.
     late = replace(replay, end_s=replay.end_s + 2.0)
     assert saved_evenly_s(late) is None
+
+
+def test_microbatches_of_one_length_take_what_all_of_them_took_together() -> None:
+    """Of stage 1 all forwards take 1 s and 3 s by turns, backwards twice that: 1 + 3 * (1 + 3) and
+    the last backward of stage 0, 2 s, are 15 s however they are dealt out in one replica. Of two
+    replicas whose microbatches take 1 s and 3 s the longer one takes 21 s; at 2 s each it is 15."""
+    replay = prepare(two_stages(slow=3.0, replicas=2))
+    short = replay.ops_where(stage=1, optypes=COMPUTE)
+    work = replay.work_s.copy()
+    work[short, :, 1] /= 3
+    uneven = replace(replay, work_s=work)
+    assert saved_by_even_lengths_s(uneven) == pytest.approx(6.0)
+    assert saved_by_even_lengths_s(replay) == pytest.approx(0.0)
+    # Not believed where the measured step is longer by what was not recorded.
+    late = replace(uneven, end_s=replay.end_s + 3.0)
+    assert saved_by_even_lengths_s(late) is None
+
+
+def test_a_stage_that_computes_as_its_other_replicas() -> None:
+    """Of three replicas one computes 9 s a microbatch on stage 1, the others 3 s: 21 s and 9 s."""
+    replay = prepare(two_stages(slow=3.0, replicas=3))
+    mask = replay.ops_where(stage=1, optypes=COMPUTE)
+    work = replay.work_s.copy()
+    work[mask, :, 1:] /= 3
+    uneven = replace(replay, work_s=work)
+    assert saved_like_replicas_s(uneven, 1, 0) == pytest.approx(12.0)
+    assert saved_like_replicas_s(uneven, 1, 0, least_s=12.0) == pytest.approx(12.0)
+    assert saved_like_replicas_s(uneven, 1, 0, least_s=12.1) is None
+    assert saved_like_replicas_s(uneven, 1, 1) is None, "it is the faster one"
+    assert saved_like_replicas_s(uneven, 0, 0) == pytest.approx(0.0)
+    assert saved_like_replicas_s(uneven, 2, 0) is None
+    assert saved_like_replicas_s(uneven, 1, 3) is None
+    assert saved_like_replicas_s(prepare(two_stages()), 1, 0) is None, "no other replica"
+    late = replace(uneven, end_s=replay.end_s + 3.0)
+    assert saved_like_replicas_s(late, 1, 0) is None
 
 
 def test_a_stage_that_computes_as_the_others() -> None:

@@ -130,6 +130,9 @@ class Replay(Protocol):
     def saved_by_even_stages_ns(self) -> float | None:
         """The same if the stages of a pipeline computed equally long, and no less in all."""
 
+    def saved_by_even_lengths_ns(self) -> float | None:
+        """The same if the microbatches of each step were of equal length, and no shorter in all."""
+
     def saved_by_stage_ns(self, stage: int) -> float | None:
         """The same if this stage computed as the median other one does: less, and no other more."""
 
@@ -150,6 +153,10 @@ class Replay(Protocol):
     def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
         """The same if this rank of one pipeline computed as the median other stage does; None where
         its operations do not take so much longer that ``delay_ns`` can be theirs."""
+
+    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
+        """The same if this rank's stage computed in its replica of the pipeline as in the median
+        other one; None where its operations do not take ``least_ns`` longer there."""
 
     def slowdown(self, rank: int) -> float | None:
         """The ideal step with only this rank's delays, over the ideal step, by calls."""

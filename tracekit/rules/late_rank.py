@@ -27,7 +27,8 @@ When this is wrong
     neither its own time nor the replay speaks against a rank, only half of all waiting does: the
     ranks of a pipeline's last stage end the others' waiting by their place. A rank of a pipeline
     that is late among those of its stage only is named where its own time agrees, and the replay
-    where there is one: a stage whose ranks are alike is slow as a stage (stage-imbalance).
+    where there is one: a stage whose ranks are alike is slow as a stage (stage-imbalance). A rank
+    with messages whose other side is not recorded is not named by its share of the waiting alone.
 
 Source
     Diagnosis D29 and 3.11.

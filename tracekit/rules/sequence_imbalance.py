@@ -11,9 +11,11 @@ How it shows
 
 Why it hurts
   Replicas meet when gradients are reduced: all wait for the longest. In a pipeline a long
-  microbatch also holds up every stage behind it. The price stated is what the longest replica
-  computes beyond the mean of all, each step, and the idle time of the stages that is more than
-  1.15 times what the schedule makes.
+  microbatch also holds up every stage behind it. The price stated is what a step of a pipeline
+  takes less, by replay of its operations, if the same work is dealt out evenly over the
+  microbatches and replicas of each step. Without a pipeline, or a replay, it is what the longest
+  replica computes beyond the mean of all, each step, and the idle time of the stages that is more
+  than 1.15 times what the schedule makes.
 
 Remedy
   Balance the sum of squared lengths over replicas, pack sequences to equal cost, sort within the
@@ -34,16 +36,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from tracekit.findings import Evidence, Finding
+from tracekit.findings import Evidence, Finding, Price
 from tracekit.rules import pipeline
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.facts import SUMMARY_QUERY
-from tracekit.rules.prices import at_most
-from tracekit.rules.thresholds import Thresholds, threshold
+from tracekit.rules.prices import PriceThresholds, at_most, by_replay, disagreeing
+from tracekit.rules.thresholds import threshold
 from tracekit.wording import seconds, share
 
 
-class SequenceImbalanceThresholds(Thresholds):
+class SequenceImbalanceThresholds(PriceThresholds):
     """When lengths are taken as the cause."""
 
     min_correlation_ratio: float = threshold(0.95, "by rank; a single slow rank reaches 0.9 pooled")
@@ -90,7 +92,24 @@ def evaluate(facts: Facts, limits: SequenceImbalanceThresholds) -> RuleOutcome:
     lost_ns += _held_stages_ns(facts, limits)
     if lost_ns < limits.min_impact_ratio * step_ns:
         return RuleOutcome()
-    return RuleOutcome(findings=(_finding(facts, limits, rows, varying, same, lost_ns, step_ns),))
+    cost = _price(facts, limits, lost_ns)
+    if cost.ns < limits.min_impact_ratio * step_ns:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, rows, varying, same, cost, step_ns),))
+
+
+def _price(facts: Facts, limits: SequenceImbalanceThresholds, lost_ns: float) -> Price:
+    """What a step of a pipeline takes less if its microbatches are alike; else at most what was
+    seen: what replicas lose and what stages lose overlap, and stages hide a part of both."""
+    replay = facts.replay
+    saved_ns = replay.saved_by_even_lengths_ns() if replay is not None else None
+    if replay is None or saved_ns is None:
+        return at_most(lost_ns, "twin ranks")
+    saved_ns = min(max(0.0, saved_ns), facts.step_ns)
+    says = "what replicas and stages were seen to wait for the longest"
+    against = disagreeing(saved_ns, says, lost_ns, limits, "replica_balance")
+    error = replay.operations_error_ratio
+    return by_replay(saved_ns, error, facts.step_ns, [lost_ns] if against else [], against)
 
 
 def _held_stages_ns(facts: Facts, limits: SequenceImbalanceThresholds) -> float:
@@ -108,11 +127,11 @@ def _finding(
     rows: Sequence[Row],
     varying: Sequence[Row],
     same: float,
-    lost_ns: float,
+    cost: Price,
     step_ns: float,
 ) -> Finding:
     scope = facts.scope(facts.ranks, facts.steps.keys)
-    impact = facts.impact(at_most(lost_ns, "twin ranks"))
+    impact, lost_ns = facts.impact(cost), cost.ns
     correlation = median(float(r["correlation_ratio"]) for r in varying)
     spread = median(float(r["forward_cv_ratio"]) for r in varying)
     return facts.finding(
@@ -153,6 +172,7 @@ def _finding(
         by=["GPU timeline" if facts.has_gpu else "host ranges", "peers"],
         basis="forward and backward vary together on most ranks, and the slowest replica changes",
         impact=impact,
+        against=cost.against,
         confirm=(
             "compare the lengths of the sequences that each replica was given in a slow step",
         ),

@@ -3,8 +3,10 @@
 from tracekit.whatif.analysis import (
     analyse,
     beyond_other_stages_s,
+    saved_by_even_lengths_s,
     saved_by_stage_s,
     saved_evenly_s,
+    saved_like_replicas_s,
 )
 from tracekit.whatif.calls import Places
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
@@ -33,9 +35,11 @@ __all__ = [
     "parse_remove",
     "parse_scale",
     "prepare",
+    "saved_by_even_lengths_s",
     "saved_by_messages_s",
     "saved_by_stage_s",
     "saved_evenly_s",
+    "saved_like_replicas_s",
     "to_dict",
     "to_text",
     "uses_operations",

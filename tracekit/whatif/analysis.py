@@ -9,6 +9,7 @@ replays an axis instead of one a rank.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -191,6 +192,39 @@ def saved_by_stage_s(replay: Replay, stage: int) -> float | None:
     return _saved_by_stages_s(replay, like_others)
 
 
+def saved_like_replicas_s(
+    replay: Replay, stage: int, dp_rank: int, least_s: float = 0.0
+) -> float | None:
+    """Seconds a step that go if a stage computes in one replica as the median other one does, in
+    each step; None where there is no other, where it does not take ``least_s`` longer in a mean
+    step, or where the replay is not believed."""
+    if len(replay.dp_ranks) < 2 or stage not in replay.stages or dp_rank not in replay.dp_ranks:
+        return None
+    at = replay.dp_ranks.index(dp_rank)
+    mask = replay.ops_where(optypes=o.COMPUTE, stage=stage)
+    by_replica = replay.work_s[mask].sum(axis=0)
+    own, usual = by_replica[:, at], np.median(np.delete(by_replica, at, axis=1), axis=1)
+    if not (own > 0).all() or float((own - usual).mean()) < least_s:
+        return None
+    changed = replay.work_s.copy()
+    changed[mask, :, at] *= usual / own
+    return _saved_s(replay, changed)
+
+
+def saved_by_even_lengths_s(replay: Replay) -> float | None:
+    """Seconds a step that go if the microbatches of a step are alike: each kind of computation of a
+    chunk takes its mean over the step's microbatches and replicas, so that no less is done in all;
+    None where the replay is not believed."""
+    alike: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for op in replay.template.ops:
+        if op.optype in o.COMPUTE:
+            alike[op.optype, op.stage, op.chunk].append(op.index)
+    changed = replay.work_s.copy()
+    for ops in alike.values():
+        changed[ops] = changed[ops].mean(axis=(0, 2), keepdims=True)
+    return _saved_s(replay, changed)
+
+
 def _saved_by_stages_s(
     replay: Replay, target_s: Callable[[int, Mapping[int, float]], float]
 ) -> float | None:
@@ -202,6 +236,11 @@ def _saved_by_stages_s(
         means = {s: mean for s, mean in means.items() if mean > 0}
         for stage, mean in means.items():
             changed[masks[stage]] *= target_s(stage, means) / mean
+    return _saved_s(replay, changed)
+
+
+def _saved_s(replay: Replay, changed: Floats) -> float | None:
+    """Seconds a step that go with other work; None where the replay is not believed."""
     now, then = (float(t.mean()) for t in replay.run([replay.work_s, changed]))
     if error_ratio(float(replay.base_s.mean()), now) > MAX_SIMULATION_ERROR_RATIO:
         return None

@@ -88,13 +88,17 @@ class Call:
         is_rooted = self.op in _ROOT_FIRST or self.op in _ROOT_LAST
         return not is_rooted and not (self.sends and self.timeline == "host")
 
+    def is_sent_on_host_by(self, rank: int) -> bool:
+        """Whether it is a message that this rank hands to a library of the host."""
+        return self.timeline == "host" and rank in self.sends
+
     def needed(self, rank: int) -> Iterable[int]:
         """Members that must have entered before this one can leave."""
         if self.op in _ROOT_FIRST and self.root in self.starts:
             return {rank, self.root} if self.root is not None else {rank}
         if self.op in _ROOT_LAST and self.root in self.starts and rank != self.root:
             return (rank,)
-        if self.sends and self.timeline == "host" and rank in self.sends:
+        if self.is_sent_on_host_by(rank):
             return (rank,)
         return self.starts
 

@@ -31,11 +31,17 @@ def replayed(
         return at_most(measured, "twin ranks")
     if not is_credible(facts, saved, measured, limits) and len(ranks) == 1:
         # What a stage is slower by its bubbles take in, or make longer: its operations show it.
+        others: list[float] = []
         inside = replay.saved_in_operations_ns(ranks[0], measured)
+        if inside is None and saved is None:
+            # Where calls are not matched, as where a rank left no trace, replicas still compare.
+            least_ns = limits.min_replayed_ratio * measured
+            inside, others = replay.saved_beside_replicas_ns(ranks[0], least_ns), [measured]
         if inside is not None:
             inside = min(max(0.0, inside), step_ns)
             against = disagreeing(inside, OBSERVED, measured, limits, "late_steps")
-            return by_replay(inside, replay.operations_error_ratio, step_ns, (), against)
+            others = others if against else []
+            return by_replay(inside, replay.operations_error_ratio, step_ns, others, against)
     if saved is None:
         return at_most(measured, "twin ranks")
     if not is_credible(facts, saved, measured, limits):

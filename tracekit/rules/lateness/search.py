@@ -65,6 +65,7 @@ def _late_alone(
     if rest_share <= 0:
         return []
     late_alone = []
+    halved = _ranks_of_half_messages(facts)
     beside = Delays(delays, steps.keys, rest)
     for rank in rest:
         row, its_share = rows[rank], shares[rank] / rest_share
@@ -85,7 +86,7 @@ def _late_alone(
             None if what_if is None else what_if >= 1 + limits.min_cost_ratio,
         )
         agreed = sum(score is True for score in scores)
-        if agreed == 1 and its_share < limits.min_lone_share_ratio:
+        if agreed == 1 and (its_share < limits.min_lone_share_ratio or rank in halved):
             continue
         if (aside or stage is not None) and (False in scores or agreed < limits.min_scores_count):
             continue
@@ -103,6 +104,19 @@ def _late_alone(
             )
         )
     return late_alone
+
+
+def _ranks_of_half_messages(facts: Facts) -> set[int]:
+    """Ranks of a job that sends messages with some whose other side is not recorded or not known,
+    as where a neighbour's trace is missing or breaks off: whom they waited for is not told."""
+    if not is_piped(facts):
+        return set()
+    return {
+        int(rank)
+        for row in facts.of("match_coverage")
+        if not row["is_trusted"] and row["method"] in (None, "pair")
+        for rank in row["ranks"] or ()
+    }
 
 
 def _enough(fair: float, limits: LatenessThresholds) -> float:

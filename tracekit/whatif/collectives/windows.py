@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,7 +117,8 @@ def _window(
     for rank, entered in by_rank.items():
         edges = [spans[rank][s][1] for s in kept]
         stalled = sorted(stalls.get(rank, ()))
-        window.items[rank], stops = _items(entered, stalled, kept, edges, begins[rank])
+        sent = {n for _, _, n in entered if matched[n].is_sent_on_host_by(rank)}
+        window.items[rank], stops = _items(entered, sent, stalled, kept, edges, begins[rank])
         lost_ns = _unmatched_ns(entered, others[rank], stalled, begins[rank], ends[rank])
         window.unmatched_ratio = max(
             window.unmatched_ratio, lost_ns / max(1, ends[rank] - begins[rank])
@@ -128,12 +129,17 @@ def _window(
 
 def _items(
     calls: Sequence[tuple[int, int, int]],
+    sent: Collection[int],
     stalls: Sequence[tuple[int, int]],
     steps: Sequence[int],
     edges: Sequence[int],
     begin_ns: int,
 ) -> tuple[list[Item], list[tuple[int, int]]]:
-    """What a rank did in order, with its own time before each moment; and where it stopped."""
+    """What a rank did in order, with its own time before each moment; and where it stopped.
+
+    The range of a message that was ``sent`` on the host lasts until somebody asks for it, whenever
+    the message was gone: where something else ended in a stop too, the rank stood still for that.
+    """
     ends = sorted((end, number) for _, end, number in calls)
     times = [e for e, _ in ends]
     begins = sorted(start for start, _, _ in calls)
@@ -143,13 +149,16 @@ def _items(
     for start, end in stalls:
         first, last = bisect_right(times, start), bisect_right(times, end)
         is_gap = end - start < MIN_STOP_NS
-        if first == last or is_gap or times[last - 1] <= begin_ns:
+        if first == last or is_gap:
             continue
-        stops.append((max(start, begin_ns), times[last - 1]))
+        ended = [e for e in ends[first:last] if e[1] not in sent] or ends[first:last]
+        if ended[-1][0] <= begin_ns:
+            continue
+        stops.append((max(start, begin_ns), ended[-1][0]))
         # What ended last let the rank go on. What ended before that did so only where the rank
         # entered something at once; else it ended by chance while the rank was waiting.
-        items += [Item(WAIT, t, n) for t, n in ends[first : last - 1] if _is_followed(begins, t)]
-        items.append(Item(WAIT, *ends[last - 1]))
+        items += [Item(WAIT, t, n) for t, n in ended[:-1] if _is_followed(begins, t)]
+        items.append(Item(WAIT, *ended[-1]))
     items.sort(key=lambda i: (i.time_ns, i.kind != WAIT, i.kind, i.call))
     _book_own_time(items, stops, begin_ns)
     return items, stops

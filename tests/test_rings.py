@@ -1,0 +1,78 @@
+"""Blocks that go round a ring: with whom a rank exchanges them is read, matched and replayed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit
+from kineto_events import step, trace, x
+
+RANKS, STEPS, BLOCKS = 4, 6, 4
+SLOW = 2
+SHAPES = {"Input Dims": [[1000]], "Input type": ["float"]}
+
+
+def ring(folder: Path, slow_ms: float, *, peers: bool = True, groups: int = 1) -> float:
+    """Traces of gloo on CPUs: each rank computes on a block for 10 ms (``SLOW`` for ``slow_ms``),
+    sends it to the next rank and waits for that of the one before it; all reduce what they have
+    computed of it at last. The length of a step in ms."""
+    events: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    now = dict.fromkeys(range(RANKS), 0.0)
+    for number in range(STEPS):
+        begin = dict(now)
+        for _ in range(BLOCKS):
+            done = {r: t + 1000 * (slow_ms if r == SLOW else 10) for r, t in now.items()}
+            for r, ready in done.items():
+                before, after = (r - 1) % RANKS, (r + 1) % RANKS
+                got = max(ready, done[before]) + 400
+                events[r].append(x("cpu_op", "aten::mm", now[r], ready - now[r]))
+                for name, at, peer in (("send", ready, after), ("recv_", ready + 50, before)):
+                    told = {"Concrete Inputs": ["", "", str(peer), "0"]} if peers else {}
+                    range_name = f"gloo:{name.rstrip('_')}"
+                    events[r] += [
+                        x("cpu_op", f"c10d::{name}", at, 40, **told),
+                        x("user_annotation", range_name, at + 20, got - at - 20, **SHAPES),
+                    ]
+                now[r] = got + 100
+        last = max(now.values()) + 4000
+        for r in now:
+            events[r].append(x("cpu_op", "aten::mm", now[r], 2000))
+            now[r] += 2000
+            wait = x("user_annotation", "gloo:all_reduce", now[r], last - now[r], tid=2, **SHAPES)
+            events[r] += [wait, step(number, begin[r], last + 100 - begin[r])]
+            now[r] = last + 100
+    folder.mkdir()
+    group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": RANKS, "ranks": [*range(RANKS)]}
+    for r in range(RANKS):
+        info = {"rank": r, "world_size": RANKS, "pg_count": groups, "pg_config": [group]}
+        text = trace(events[r], distributedInfo=info, baseTimeNanoseconds=1_784_000_000 * 10**9)
+        (folder / f"rank{r}.json").write_bytes(text)
+    return now[0] / STEPS / 1000
+
+
+def test_what_a_slow_rank_of_a_ring_costs(tmp_path: Path) -> None:
+    cost_ms = ring(tmp_path / "slow", 16) - ring(tmp_path / "healthy", 10)
+    with tracekit.open(tmp_path / "slow") as run:
+        pairs = run.query("match_coverage").filter(method="pair")
+        assert pairs["is_trusted"].all() and len(pairs) == RANKS
+        (found,) = [f for f in run.diagnose().findings if f.rule == "late-rank"]
+    assert found.scope.ranks == (SLOW,)
+    assert found.impact.s_per_step == pytest.approx(cost_ms / 1000, rel=0.05)
+    assert found.impact.method == "replay"
+    with tracekit.open(tmp_path / "healthy") as run:
+        assert run.diagnose().document.verdict.kind == "inherent"
+
+
+@pytest.mark.parametrize("told", [{"peers": False}, {"groups": 2}])
+def test_nobody_is_matched_where_the_other_side_is_not_known(
+    told: dict[str, Any], tmp_path: Path
+) -> None:
+    """Without recorded inputs; and where the number may count within another group."""
+    ring(tmp_path / "slow", 16, **told)
+    with tracekit.open(tmp_path / "slow") as run:
+        pairs = run.query("match_coverage").filter(method="pair")
+        assert not pairs["is_trusted"].any() and len(pairs) == 1

@@ -35,6 +35,7 @@ UNDECIDED = {
         launch_bound: len(paced) < 2
         search: len(members) < 2
         search: len(rows) < 2
+        shared_place: len(below) < 2
         nccl_hang: len(did) > 2
         nccl_hang: len(members) < 2
         nccl_links: len(unordered) < 2

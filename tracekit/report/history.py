@@ -10,8 +10,6 @@ from tracekit.rules.logged import beside, growth
 from tracekit.wording import plural, seconds, sentence, share, span
 
 SHOWN_EPISODES = 3
-MEAN_SHOWN_RATIO = 1.1
-"""Of the median: from there on the mean is said beside it."""
 
 
 def history_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
@@ -19,7 +17,7 @@ def history_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
     summary = summary_of(facts)
     if summary is None:
         return []
-    lines = [_steps(summary)] if facts.ranks else []
+    lines = [_steps(summary, limits)] if facts.ranks else []
     return lines + _profiled(facts, limits)
 
 
@@ -36,15 +34,16 @@ def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement
     if not shown and _is_uneven(summary, limits):
         return say(
             "unexplained",
-            f"More than half of the time is spent beyond the median step in the {_steps(summary)}.",
+            "More than half of the time is spent beyond the median step in the "
+            f"{_steps(summary, limits)}.",
             "which steps are long, and what returns with them: tracekit query RUN job_step_curve; "
             "profile some of these steps",
         )
     if not shown:
         return say(
             "not_enough_data",
-            f"Nothing stands out in the {_steps(summary)}. Whether a step could be shorter, "
-            "only a trace of some steps shows.",
+            f"Nothing stands out in the {_steps(summary, limits)}. Whether a step could be "
+            "shorter, only a trace of some steps shows.",
             "profile five or more steps after warm-up, with a schedule that marks steps",
         )
     told = "; ".join(_episode(r, summary) for r in shown[:SHOWN_EPISODES])
@@ -52,7 +51,7 @@ def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement
     lost_ns = sum(r["lost_ns"] or 0 for r in shown)
     return say(
         "unexplained",
-        f"{sentence(told)}{more}. In the {_steps(summary)}.",
+        f"{sentence(told)}{more}. In the {_steps(summary, limits)}.",
         "what happened then: tracekit query RUN slow_episode; give the logs of hosts, GPUs and "
         "network of that time beside this one",
         min(1.0, lost_ns / spent_ns) if spent_ns else None,
@@ -80,7 +79,7 @@ def _counts(row: Row, spent_ns: float, limits: ReportThresholds) -> bool:
     return bool(row["kind"] != "fast")
 
 
-def _steps(summary: Row) -> str:
+def _steps(summary: Row, limits: ReportThresholds) -> str:
     """``48,000 steps over 2.1 d, median 1.02 s, p99 1.2 s``."""
     steps, total = summary["steps_count"], summary["total_steps_count"]
     # Of a bar that begins anew each epoch the total is the epoch's.
@@ -94,7 +93,7 @@ def _steps(summary: Row) -> str:
         words += f", most shorter than its clock can tell, mean {seconds(summary['mean_ns'] / 1e9)}"
         return f"training log: {words}"
     words += f", median {seconds(summary['p50_ns'] / 1e9)}"
-    if summary["mean_ns"] > MEAN_SHOWN_RATIO * summary["p50_ns"]:
+    if summary["mean_ns"] > limits.min_mean_ratio * summary["p50_ns"]:
         words += f", mean {seconds(summary['mean_ns'] / 1e9)}"
     if summary["p99_ns"] is not None:
         words += f", p99 {seconds(summary['p99_ns'] / 1e9)}"

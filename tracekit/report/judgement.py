@@ -37,6 +37,9 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
         "of the median step that the mean may be: beyond it more than half of all time is in "
         "few steps",
     )
+    min_mean_ratio: float = threshold(
+        1.1, "of the median step, from which on the mean is said beside it"
+    )
     min_uneven_lines_count: int = threshold(
         9, "lines of a log, to say that: of fewer the first steps are many"
     )

@@ -63,12 +63,15 @@ def test_only_what_a_statement_names_is_made() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "SELECT table_name FROM duckdb_tables() UNION ALL SELECT view_name FROM duckdb_views()",
-        "SELECT table_name FROM information_schema.tables",
-        "SELECT * FROM (SHOW TABLES)",
-        "SELECT * FROM query_table('host' || '_op')",
-    ],
+    soak(
+        [
+            "SELECT table_name FROM duckdb_tables() UNION ALL SELECT view_name FROM duckdb_views()",
+            "SELECT table_name FROM information_schema.tables",
+            "SELECT * FROM (SHOW TABLES)",
+            "SELECT * FROM query_table('host' || '_op')",
+        ],
+        fast=2,
+    ),
 )
 def test_what_names_no_table_finds_all_of_them(text: str) -> None:
     with tracekit.open(RECORDED / "ddp-gc-pause") as run:
@@ -180,8 +183,13 @@ def test_what_many_queries_read_of_a_small_run_is_held_in_memory(
             assert kind(opened) == expected
 
 
-@pytest.mark.parametrize("is_small", [False, True])
-@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize(
+    ("is_held", "is_small"),
+    soak(
+        [(False, False), (False, True), (True, False), (True, True)],
+        fast=[(False, True), (True, False)],
+    ),
+)
 def test_what_a_diagnosis_shared_is_the_same_for_whoever_asks_next(
     run: Path, is_held: bool, is_small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,7 +259,6 @@ def night(root: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
     return rows, ledger
 
 
-@pytest.mark.slow  # fleet/test_object_lake.py hands a night's rows over to workers; jobs stay here
 def test_a_night_on_a_cluster_is_the_same_row_for_row(
     remote: Cluster, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -400,7 +399,6 @@ def test_what_every_worker_would_meet_is_not_tried_again(remote: Cluster, tmp_pa
     assert note.read_text() == "begun\n"
 
 
-@pytest.mark.slow  # eight workers begin for it; one that is killed in its work stays, above
 def test_whoever_kills_workers_costs_nobody_else(remote: Cluster) -> None:
     remote._client.run_on_scheduler(_blame_at_once)
     asked = [(f"{n}", "7") for n in range(16)]

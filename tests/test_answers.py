@@ -180,8 +180,13 @@ def test_what_many_queries_read_of_a_small_run_is_held_in_memory(
             assert kind(opened) == expected
 
 
-@pytest.mark.parametrize("is_small", [False, True])
-@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize(
+    ("is_held", "is_small"),
+    soak(
+        [(False, False), (False, True), (True, False), (True, True)],
+        fast=[(False, False), (False, True), (True, False)],
+    ),
+)
 def test_what_a_diagnosis_shared_is_the_same_for_whoever_asks_next(
     run: Path, is_held: bool, is_small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

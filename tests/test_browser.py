@@ -354,7 +354,7 @@ NAMED: dict[str, Callable[[Path, str], Path]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", soak(NAMED, fast=["two jobs"]))
+@pytest.mark.parametrize("made", soak(NAMED, fast=["a launcher's log"]))
 def test_hostile_names_change_nothing_in_other_pages(
     made: str, chromium: browser.Browser, tmp_path: Path
 ) -> None:

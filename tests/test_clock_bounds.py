@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from soaks import examples
 from tracekit import clock as clock_module
 from tracekit.bounds import Bounds, Meetings, Search, without_own
 from tracekit.clock import EARLY, LATE, MAX_SLACK_NS, UNKNOWN, Instances, align
@@ -101,7 +102,7 @@ def test_the_search_says_what_the_closure_over_all_pairs_says(
     """``by_pair``: every group as meetings, large ones only, none."""
     monkeypatch.setattr(clock_module, "MAX_CLOCKS_BY_PAIR", by_pair)
     seen = {"contradicted": 0, "moved": 0, "slack or room": 0, "unknown": 0}
-    for seed in range(300):
+    for seed in range(examples(120, 300)):
         groups, count = random_groups(seed)
         is_epoch = bool(seed % 4)
         truth = expected(groups, count, is_epoch)

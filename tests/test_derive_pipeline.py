@@ -405,11 +405,9 @@ def test_the_uneven_stage_is_the_verdict() -> None:
     assert replay.refused is None
 
 
+@pytest.mark.slow  # test_unnamed_pipelines.py asks more of recorded ones
 @pytest.mark.skipif(not LAB.exists(), reason="the shared samples are not here")
-@pytest.mark.parametrize(
-    ("case", "stages"),
-    soak([("pp-gpipe-healthy", 4), ("pp2dp2tp2-healthy", 2)], fast=[("pp2dp2tp2-healthy", 2)]),
-)
+@pytest.mark.parametrize(("case", "stages"), [("pp-gpipe-healthy", 4), ("pp2dp2tp2-healthy", 2)])
 def test_lab_pipelines_without_metadata(case: str, stages: int) -> None:
     report = samples.diagnosis(LAB / case)
     with samples.opened(LAB / case) as run:

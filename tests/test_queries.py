@@ -148,7 +148,9 @@ def test_a_query_answers_its_case(con: duckdb.DuckDBPyConnection, path: Path, in
         path.write_text(head + mark + tail.replace(old, f"expect\n```csv\n{found}```", 1))
         return
     assert found == case.expected, case.title
-    for seed in range(examples(1, 2) if query.name in TOLD_BY_CASES else 1):
+    # What random rows tell, below, the cases of such a query need not tell each time.
+    few, many = (1, 2) if query.name in TOLD_BY_CASES else (0, 1)
+    for seed in range(examples(few, many)):
         rng = random.Random(seed)  # noqa: S311  # repeatable rows, no secret
         _assert_order_and_clocks_change_nothing(con, query, case.given, rows, rng, **case.params)
 

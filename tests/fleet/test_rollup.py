@@ -20,6 +20,7 @@ import pytest
 from deltalake import DeltaTable
 
 from fleet_nights import FIRST, Fleet, FleetLake, day_of, dies
+from soaks import soak
 from tracekit.cli import main
 from tracekit.errors import InputError, RunWriteError, StoreError
 from tracekit.fleet import lake as lake_module
@@ -108,7 +109,7 @@ def test_a_run_that_changed_takes_the_place_of_what_it_was(fleet: Fleet, tmp_pat
     assert len(store._read(TABLES[0])) == 12
 
 
-@pytest.mark.parametrize("commit", [0, 1, 2, 5, 7, 8])
+@pytest.mark.parametrize("commit", soak([0, 1, 2, 5, 7, 8], fast=[1, 8]))
 def test_stopped_at_any_commit_the_next_rollup_makes_it_whole(
     commit: int,
     fleet: Fleet,

@@ -182,6 +182,7 @@ def test_without_steady_steps_nothing_is_said(make_job: MakeJob) -> None:
     assert "steady step" in HOT.run(job.facts()).not_checked[0].needs
 
 
+@pytest.mark.slow  # test_twins.py and test_culprits.py have recorded hot experts
 @pytest.mark.skipif(not LAB.exists(), reason="shared/data/lab is absent")
 def test_the_recorded_hot_expert_and_its_healthy_twin() -> None:
     with samples.opened(LAB / "moe-hot-expert-rank1") as run:

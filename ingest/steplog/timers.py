@@ -9,7 +9,8 @@ one rank says of itself without its number. Forms, as the programs' sources prin
       forward-compute:
          rank  0: 1.00
 
-The names of parts are kept; one that holds a long number, as no timer's does, is counted only.
+A part's name is kept where each of its words is one of those that timers are called by; others are
+counted, since a stranger's line may hold anything in such a form.
 """
 
 from __future__ import annotations
@@ -37,7 +38,26 @@ _PART = re.compile(rb"(?:^|[\]:>] ?|: ) {2}" + _NAME + rb":\s*$")
 _OF_RANK = re.compile(rb" {2}rank +(\d{1,7}): " + _MS + rb"\s*$")
 _SAID = re.compile(rb"([A-Za-z][\w/ -]{0,80}): " + _MS + rb"\s*$")
 _TAG = re.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
-_LONG_NUMBER = re.compile(rb"\d{4}")
+_BETWEEN = re.compile(rb"[-_/ ]+")
+_WORDS = frozenset(
+    b"""
+    a2a actor activation activations all allgather alltoall allreduce and attention autograd average
+    backward barrier batch bcast broadcast bubble bwd bucket check checkpoint clip closure combine
+    comm communication compute context copy count cp critic cross data dataloader dispatch dp
+    elapsed embedding ema ep eval evaluate evaluation exchange expert experts finalize first flush
+    forward fp16 fp32 fp8 bf16 fused fwd gather generate generation generator global grad gradient
+    gradients grads group head hook host inf init inner input interval inv iter iteration
+    iterators last layer layernorm layers load local log logging logits loss lr main max memory
+    micro microbatch microstep min mlp model module moe move nan new next norm nonzero offload
+    opt optim optimizer other output overlap overflow param parameter parameters params pipe
+    pipeline post postprocess pp pre prefetch prepare preprocess reduce reduction recompute recv
+    ref reference refit reset reward rollout sample sampling save scale scatter scheduler send
+    sequence set setup sharded shuffle split stage start state step sum swap sync synchronize
+    synchronization tensor test time timers to token tokens total tp train training transfer unscale
+    update upload valid validation wait weight weights zero zeros
+    """.split()
+)
+"""Words of timers' names in Megatron-LM, DeepSpeed and what is built on them."""
 _COLUMNS = ("place", "name", "part_rank", "dur_ns", "min_ns", "max_ns")
 
 Times = tuple[int | None, int | None, int | None, int | None]
@@ -114,8 +134,8 @@ class TimerReader:
             self._last, self._part = place, part[1]
 
     def _add(self, place: int, name: bytes, times: Times) -> None:
-        is_odd = len(name) > MAX_NAME_CHARS or _LONG_NUMBER.search(name) is not None
-        if is_odd or all(t is None for t in times[1:]):
+        is_known = len(name) <= MAX_NAME_CHARS and _WORDS.issuperset(_BETWEEN.split(name))
+        if not is_known or all(t is None for t in times[1:]):
             self._odd += 1
             return
         self.count += 1
@@ -127,7 +147,7 @@ class TimerReader:
         count("part_time", self.count, severity="info", doc="Times of parts of steps.")
         count(
             "odd_part_time", self._odd, severity="info",
-            doc="Times of parts whose name is none of a timer, or that no step takes.",
+            doc="Times of parts whose name has other words than timers', or that no step takes.",
         )  # fmt: skip
 
 

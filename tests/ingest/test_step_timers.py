@@ -82,7 +82,7 @@ def test_what_is_no_timer_is_counted_or_left(tmp_path: Path) -> None:
     text = (
         "     rank  0: 1.50\n"  # of no block
         "times across ranks (ms):\n     rank  0: 1.50\n"  # of no part
-        "time (ms) | token-83729472-secret: 1.00 | forward: 99999999999.0 | x: 1e9 | loss: nan\n"
+        "time (ms) | forward-hunter: 1.00 | forward: 99999999999.0 | x: 1e9 | loss: nan\n"
     )
     assert timed(tmp_path, text) == []
     run = api.open(tmp_path / "run")
@@ -91,7 +91,7 @@ def test_what_is_no_timer_is_counted_or_left(tmp_path: Path) -> None:
     ).row(0)
     assert count == 2
     assert not any(
-        b"83729472" in path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+        b"hunter" in path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
     )
 
 

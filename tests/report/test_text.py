@@ -76,7 +76,7 @@ NOT CHECKED  gc-pause; GPU health; 3 more  ->  tracekit capture --what profiler,
              watchdog's log
              29 more rules: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
-""".replace("29 more rules", f"{len(RULES) - 31} more rules")
+""".replace("29 more rules", f"{len(RULES) - 33} more rules")
 
 HEALTHY = """\
 job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto
@@ -84,7 +84,7 @@ job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kine
 VERDICT   Nothing to fix: 100 ms a step; 1 of RULES_COUNT rules could look and found no fault.
 NOT CHECKED  MISSING rules for want of inputs (dataloader-stall, checkpoint-stall, gc-pause, \
 sync-stall
-             and 25 more); 2 are not built yet: --all
+             and 25 more); 1 is not built yet: --all
 """.replace("RULES_COUNT", str(len(RULES))).replace("MISSING", str(len(RULES) - 1))
 
 

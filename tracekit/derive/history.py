@@ -128,6 +128,32 @@ def _of_training(rows: pa.Table) -> pa.Table:
     of_bar = pc.equal(rows["format"], BAR)
     totals = pc.if_else(of_bar, pc.fill_null(rows["total_steps_count"], -1), -1)
     rows = rows.append_column("bar", totals)
+    if _kinds_count(rows, "format") > 1 or _kinds_count(rows, "bar") > 1:
+        rows = _of_best_kind(rows)
+    if _kinds_count(rows, "tag") == 1:
+        return rows
+    tags = rows.group_by("tag").aggregate([("step", "count_distinct")]).to_pylist()
+    most = max(t["step_count_distinct"] for t in tags)
+    tag = min(
+        (t["tag"] for t in tags if t["tag"] is not None and 2 * t["step_count_distinct"] >= most),
+        default=None,
+    )
+    if tag is None:
+        return rows
+    return rows.filter(pc.fill_null(pc.equal(rows["tag"], tag), fill_value=False))
+
+
+def _kinds_count(rows: pa.Table, column: str) -> int:
+    """How many values a column has, null among them. To count the steps of each is slow."""
+    import pyarrow.compute as pc
+
+    return int(pc.count_distinct(rows[column], mode="all").as_py())
+
+
+def _of_best_kind(rows: pa.Table) -> pa.Table:
+    """The lines of the one program and bar that tells the training."""
+    import pyarrow.compute as pc
+
     kinds = rows.group_by(["format", "bar"]).aggregate(
         [("step", "count_distinct"), ("dur_ns", "max"), ("time_ns", "max"), ("elapsed_ns", "max")]
     )
@@ -144,21 +170,7 @@ def _of_training(rows: pa.Table) -> pa.Table:
     is_chosen = pc.and_(
         pc.equal(rows["format"], best["format"]), pc.equal(rows["bar"], best["bar"])
     )
-    rows = rows.filter(is_chosen)
-    tags = rows.group_by("tag").aggregate([("step", "count_distinct")]).to_pylist()
-    if len(tags) > 1:
-        most = max(t["step_count_distinct"] for t in tags)
-        tag = min(
-            (
-                t["tag"]
-                for t in tags
-                if t["tag"] is not None and 2 * t["step_count_distinct"] >= most
-            ),
-            default=None,
-        )
-        if tag is not None:
-            rows = rows.filter(pc.fill_null(pc.equal(rows["tag"], tag), fill_value=False))
-    return rows
+    return rows.filter(is_chosen)
 
 
 def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) -> _Log | None:

@@ -228,3 +228,16 @@ def of_rows(text: str, names_count: int = 1) -> list[Printed]:
         for place, cell in enumerate(line.split()[names_count:])
         if re.fullmatch(rf"{_NUMBER}|\d{{1,3}}(?:,\d{{3}})+", cell)
     ]
+
+
+def of_phrases(text: str) -> list[Printed]:
+    """What a status of a port counts, by the words behind it: ``7084 packets input``.
+
+    Lines that begin with a number, or with Received or Sent; averages over a while are others'.
+    """
+    return [
+        (words.strip(), Fraction(number))
+        for line in text.splitlines()
+        if re.match(r" +(?:Received |Sent )?\d", line) and "rate" not in line
+        for number, words in re.findall(r"(?<![\w./])(\d+) ([A-Za-z][A-Za-z/ ]*)", line)
+    ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 from net_cases import golden, ingest, table
+from printed_numbers import balance, of_phrases
 
 EOS = """\
 leaf1#show interfaces
@@ -145,3 +149,9 @@ def test_a_port_without_counters_and_other_text_is_not_recognised() -> None:
     assert show_interface.sniff(EOS.encode(), "a.txt") is not None
     assert show_interface.sniff(b"Loopback0 is up\n  Hardware is Loopback\n", "a.txt") is None
     assert show_interface.sniff(b"the host is up\nand 4 packets input, it says\n", "a.txt") is None
+
+
+@pytest.mark.parametrize(("text", "found"), [(EOS, 23), (NXOS, 34)])
+def test_every_number_that_a_status_counts_is_a_row(text: str, found: int) -> None:
+    told = balance(of_phrases(text), ingest(text, "show_interface", "leaf1-interfaces.txt"))
+    assert (told.found, told.missing) == (found, Counter()), told

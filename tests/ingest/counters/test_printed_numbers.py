@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from memory_sink import source_of
 from net_cases import SHARED, ingest_path
 from printed_numbers import (
     Printed,
@@ -27,12 +28,16 @@ from printed_numbers import (
     of_xml,
 )
 
+from tracekit.ingest import recognise
+
 HOSTS = Path(__file__).resolve().parents[3] / "fixtures" / "hosts"
 Reader = Callable[[str], list[Printed]]
 _plain = partial(of_json, without=frozenset({"timestamp", "number-of-cpus"}))
 _of_gpus = partial(of_csv, without=frozenset({"timestamp", "gpu_index"}))
 _of_parts = partial(of_rows, names_count=2)  # a port, and its queue or priority
 _WORDS = {"nvidia_smi_xml": "clock_event.*|ecc_.*|.*_pending|.*_failure"}
+_NO_ANSWERS = frozenset({"watermark__show_invalid_namespace_masic_0.txt"})
+"""What a command says instead of an answer."""
 _COUNTS_MORE = frozenset({"gnmi", "sonic_db"})
 """What is not read is counted with the words among it, or by objects."""
 
@@ -108,3 +113,26 @@ def test_no_number_is_left_out_without_a_word(
         assert told.named >= unread
     else:
         assert told.named == unread
+
+
+@pytest.mark.parametrize(
+    ("folder", "family", "found"),
+    [("eos", "switch_json", 113), ("nxos", "nxos", 476), ("sonic_cli", "sonic_cli", 3796)],
+)
+def test_no_sample_of_a_switch_leaves_a_number_out_without_a_word(
+    folder: str, family: str, found: int
+) -> None:
+    """Every table and answer of these folders: queues, WRED, watermarks, PFC, drops, rates, FEC."""
+    if not SHARED.exists():
+        pytest.skip("shared/data is not here")
+    total = 0
+    for path in sorted((SHARED / folder).iterdir()):
+        text = path.read_text(encoding="utf-8")
+        if recognise(source_of(text.encode(), path.name)).ingestor != family:
+            assert path.name in _NO_ANSWERS, path
+            continue
+        reader = _plain if text.lstrip()[:1] in ("{", "[") else of_rows
+        told = balance(reader(text), ingest_path(path, family))
+        assert told.missing.total() == told.named, (path.name, told)
+        total += told.found
+    assert total == found

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from memory_sink import MemorySink, source_of
+from printed_numbers import balance, of_fields
 
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
@@ -130,3 +131,22 @@ def test_points_in_json_are_those_of_the_line_protocol() -> None:
     assert (row["node"], row["nvml_index"], row["time_ns"]) == ("gpu-11", 3, 1784016758 * 10**9)
     assert sink.counters["other_metric"] == 1
     assert sink.facts["status"] == "partial"  # the last line is no point
+
+
+def test_every_field_of_the_points_is_a_row_or_counted() -> None:
+    """Numbers that are all different: video clocks and the exporter's threads are no counters."""
+    gpus = (
+        "nvidia_smi,host=n1,index=3 clocks_current_memory=2619i,clocks_current_sm=1980i,"
+        "clocks_current_video=1755i,memory_total=81559i,memory_used=70001i,power_draw=629.5,"
+        f"temperature_gpu=59i,utilization_gpu=97i {AT_NS}\n"
+    )
+    ports = (
+        "infiniband,device=mlx5_0,host=n1,port=1 port_rcv_data=1009i,port_xmit_data=2003i,"
+        f"symbol_error=3001i,out_of_sequence=4001i {AT_NS}\n"
+        "ethtool,driver=mlx5_core,host=n1,interface=eth0 rx_bytes=50021i,rx_bytes_phy=60013i,"
+        f"rx_prio3_pause=6007i,rx_out_of_buffer=7001i {AT_NS}\n"
+    )
+    points = gpus + ports + DCGM
+    told = balance(of_fields(points), read(points))
+    assert told.missing == {"clocks_current_video": 1, "go_threads": 1}, told
+    assert (told.found, told.named) == (18, 2)

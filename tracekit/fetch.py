@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 IN_PLACE_BYTES = 16 << 20
 """Smaller runs are copied whole: of each of some thirty files the end is read in any case, and the
 next command needs no store."""
+HELD_BYTES = 64 << 20
+"""Of what was read in place, held for the next who asks for the same: a query may scan the same
+columns of a table many times, and each scan is a reading of its own."""
 _GENERATION = re.compile(r"manifests/(\d+)\.json")
 
 
@@ -129,7 +133,8 @@ def in_place(uri: str) -> InPlace | None:
     folder = cache.make_folder(folder)
     cache.touch(folder)
     failures: list[StoreError] = []
-    tables = {name: _dataset(run, name, listed, failures) for name, listed in files.items()}
+    held = _Held()
+    tables = {name: _dataset(run, name, listed, failures, held) for name, listed in files.items()}
     return InPlace(folder, manifest, tables, failures)
 
 
@@ -149,7 +154,11 @@ def _folder(run: Objects, manifest: Manifest) -> Path:
 
 
 def _dataset(
-    run: Objects, name: str, files: Iterable[ShardFile], failures: list[StoreError]
+    run: Objects,
+    name: str,
+    files: Iterable[ShardFile],
+    failures: list[StoreError],
+    held: _Held,
 ) -> ds.Dataset:
     """A table in its files; nothing is asked before something is read of it."""
     import pyarrow as pa
@@ -158,7 +167,7 @@ def _dataset(
     form = ds.ParquetFileFormat()
     fragments = [
         form.make_fragment(
-            pa.PythonFile(_Stored(run, file.path, file.file_bytes, failures), mode="r")
+            pa.PythonFile(_Stored(run, file.path, file.file_bytes, failures, held), mode="r")
         )
         for file in files
     ]
@@ -166,13 +175,40 @@ def _dataset(
     return ds.FileSystemDataset(fragments, table(name).arrow_schema(), form)
 
 
+class _Held:
+    """Parts of objects that were read last, up to ``HELD_BYTES`` together; for any threads."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int, int], bytes] = {}
+        self._lock = threading.Lock()
+        self._size_bytes = 0
+
+    def get(self, part: tuple[str, int, int]) -> bytes | None:
+        """The bytes of (object, start, count); None where they are not held."""
+        with self._lock:
+            data = self._parts.pop(part, None)
+            if data is not None:
+                self._parts[part] = data  # asked last, dropped last
+            return data
+
+    def add(self, part: tuple[str, int, int], data: bytes) -> None:
+        """Hold these too, and drop what was asked for longest ago."""
+        with self._lock:
+            self._size_bytes += len(data) - len(self._parts.pop(part, b""))
+            self._parts[part] = data
+            while self._size_bytes > HELD_BYTES:
+                self._size_bytes -= len(self._parts.pop(next(iter(self._parts))))
+
+
 class _Stored(io.RawIOBase):
     """An object as a file to be read here and there. Arrow reads it from one thread at a time."""
 
     def __init__(
-        self, run: Objects, name: str, size_bytes: int, failures: list[StoreError]
+        self, run: Objects, name: str, size_bytes: int, failures: list[StoreError], held: _Held
     ) -> None:
         super().__init__()
+        self._name = name
+        self._held = held
         self._failures = failures
         self._read = run.ranges(name, size_bytes)
         self._size_bytes = size_bytes
@@ -195,11 +231,15 @@ class _Stored(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         left = max(0, self._size_bytes - self._at)
         count = left if size is None or size < 0 else min(size, left)
-        try:
-            data = self._read(self._at, count) if count else b""
-        except StoreError as error:
-            self._failures.append(error)
-            raise
+        part = (self._name, self._at, count)
+        data = self._held.get(part) if count else b""
+        if data is None:
+            try:
+                data = self._read(self._at, count)
+            except StoreError as error:
+                self._failures.append(error)
+                raise
+            self._held.add(part, data)
         self._at += count
         return data
 

@@ -329,9 +329,12 @@ def test_in_place_only_the_columns_and_row_groups_that_are_asked_for_are_read(
     size = at.sizes()["x.parquet"]
     file = ShardFile("host_op", "x.parquet", rows, size)
     con = duckdb.connect()
-    con.register("t", fetch._dataset(at, "host_op", [file], []))
-    assert con.execute("SELECT count(DISTINCT thread) FROM t").fetchall() == [(rows,)]
+    con.register("t", fetch._dataset(at, "host_op", [file], [], fetch._Held()))
+    count = "SELECT count(DISTINCT thread) FROM t"
+    assert con.execute(count).fetchall() == [(rows,)]
     of_one_column = parts.pop("x.parquet")
+    assert con.execute(count).fetchall() == [(rows,)]
+    assert not parts  # what was read is held for whoever reads it again
     where = f"WHERE start_ns BETWEEN {rows // 2} AND {rows // 2 + 9}"
     assert con.execute(f"SELECT count(DISTINCT thread) FROM t {where}").fetchall() == [(10,)]
     of_one_row_group = parts.pop("x.parquet")
@@ -344,6 +347,22 @@ def test_in_place_only_the_columns_and_row_groups_that_are_asked_for_are_read(
     assert of.schema.column(7).name == "thread"
     assert sum(chunks) <= of_one_column < 1.5 * sum(chunks) < size / 4  # and ends of the file
     assert of_one_row_group < of_one_column / 2
+
+
+def test_of_what_was_read_in_place_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "HELD_BYTES", 10)
+    held = fetch._Held()
+    held.add(("a", 0, 4), b"aaaa")
+    held.add(("b", 0, 4), b"bbbb")
+    held.add(("b", 0, 4), b"bbbb")  # two threads read it at once
+    assert held.get(("a", 0, 4)) == b"aaaa"
+    held.add(("c", 0, 4), b"cccc")  # b was asked for longest ago
+    assert held.get(("b", 0, 4)) is None
+    assert (held.get(("a", 0, 4)), held.get(("c", 0, 4))) == (b"aaaa", b"cccc")
+    held.add(("d", 0, 11), b"d" * 11)  # too large to be held at all
+    assert [held.get((n, 0, size)) for n, size in (("a", 4), ("c", 4), ("d", 11))] == [None] * 3
+    held.add(("a", 0, 4), b"aaaa")
+    assert held.get(("a", 0, 4)) == b"aaaa"
 
 
 def test_in_place_a_store_that_fails_is_named_as_such(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -30,7 +31,7 @@ from tracekit.fleet.lake import Entry, make_lake
 from tracekit.fleet.rollup import rolled_up
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import TABLES
-from traces import write_job
+from traces import BASE_NS, write_job
 
 ROOT = Path(__file__).resolve().parents[2]
 DAYS = 3
@@ -390,6 +391,27 @@ def test_the_command_says_the_night_and_notifies(
     code, out, _ = call(capsys, "rollup", real, "--workers", 1, "--format", "json")
     assert (code, json.loads(out)["rolled"]["unchanged_count"]) == (0, 1)
     assert call(capsys, "rollup", real, "--workers", 1, "--fail-on", "note")[0] == 0
+
+
+def test_a_run_whose_clock_is_years_ahead_is_no_last_night(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = make_lake(tmp_path / "lake")
+    for name, ahead_days in (("now", 0), ("ahead", 3650)):
+        write_job(tmp_path / name, steps_count=2, base_ns=BASE_NS + ahead_days * 86_400 * 10**9)
+        lake.add([tmp_path / name], name=name, workers=1)
+    day = {e.name: e.card.date for e in lake.entries() if e.card}
+    code, out, err = call(capsys, "rollup", lake.root, "--workers", 1)
+    assert code == 0
+    assert out.startswith(f"Night of {day['now']}: 1 run, 2 new")
+    assert f"ahead is dated {day['ahead']}, which is not yet" in err
+    code, out, _ = call(capsys, "rollup", lake.root, "--workers", 1, "--date", day["ahead"])
+    assert (code, out.startswith(f"Night of {day['ahead']}: 1 run")) == (0, True)
+    lake.remove("now")
+    shutil.rmtree(lake.root / "fleet")
+    code, out, err = call(capsys, "rollup", lake.root, "--workers", 1)
+    assert out.startswith(f"Night of {day['ahead']}")  # where nothing else is there, it is told
+    assert "not yet" not in err
 
 
 @pytest.mark.parametrize("words", [["--notify-command", "'"], ["--notify-command", " "]])

@@ -42,6 +42,8 @@ lake = typer.Typer(
 
 NOTIFY_S = 60.0
 """How long whoever is notified may take."""
+SHOWN_LATER = 3
+"""Runs dated later than tomorrow that are named."""
 
 LakeArg = Annotated[str, typer.Argument(metavar="LAKE", help="Folder of the lake, or its URI.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="As JSON.")]
@@ -304,7 +306,7 @@ def rollup(
         note(f"would roll up {len(rolled.done)} runs; {rolled.unchanged_count} are held already")
         return 0
     store = FleetStore(opened_lake.fleet)
-    day = date or max((row["date"] for row in store.ledger().values()), default=None)
+    day = date or _last_date(store)
     if day is None:
         note("the lake has no run yet")
         return 2 if strict and rolled.failed else 0
@@ -329,6 +331,27 @@ def rollup(
     if command:
         _notify(command, text)
     return _exit_status(night, rolled, strict, fail_on)
+
+
+def _last_date(store: FleetStore) -> str | None:
+    """The last date of any run up to tomorrow, since a clock may be somewhat ahead.
+
+    Runs that are dated later are named: one wrong clock must not be the last night for years.
+    """
+    import datetime
+
+    ledger = store.ledger()
+    tomorrow = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
+    later = {n: r["date"] for n, r in ledger.items() if (r["date"] or "") > tomorrow.isoformat()}
+    dates = {row["date"] for row in ledger.values() if row["date"]}
+    past = dates - set(later.values())
+    for name, day in sorted(later.items())[:SHOWN_LATER] if past else ():
+        note(
+            f"{name} is dated {day}, which is not yet: its host's clock is wrong, and no night "
+            "before that date counts it",
+            level="warning",
+        )
+    return max(past or dates, default=None)
 
 
 def _check_before_rollup(
@@ -449,8 +472,7 @@ def site(
     check_folder(folder)
     opened_lake = lake_at(lake)
     store = FleetStore(opened_lake.fleet)
-    last = max((row["date"] for row in store.ledger().values()), default=None)
-    day = o.parse_date(date, "--date") or last
+    day = o.parse_date(date, "--date") or _last_date(store)
     if day is None:
         raise InputError(f"{lake}: nothing is rolled up yet", hint=f"tracekit rollup {lake}")
     _site(

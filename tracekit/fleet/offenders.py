@@ -137,21 +137,25 @@ def _found(
     racked = [{**r, "rack": rack} for r in places.get("host", ()) if (rack := r.get("rack"))]
     rows = {**{kind: places.get(kind, ()) for kind in KINDS}, "rack": racked}
     recent = _days_before(until, limits.quiet_days - 1)
+    best: dict[tuple[str, str], Offender] = {}
+    everywhere: list[_Tested] = []
     accused: Accused = frozenset()
     while True:
         judged = _judged(rows, families, limits, until, accused)
-        found = {(t.place.kind, t.place.name) for t, q in judged if q <= limits.max_q}
-        if found <= accused:
+        everywhere = everywhere or [t for t, _ in judged]
+        found: set[tuple[str, str]] = set()
+        # Of both spans the longer one says more, where both tell. Without a bad run of late it was
+        # drained, or repaired.
+        for one, q in judged:
+            key = (one.place.kind, one.place.name)
+            if q <= limits.max_q:
+                found.add(key)
+                if max(r["date"] for r in one.place.bad) >= recent:
+                    best[key] = _offender(one, q, key not in known)
+        if not found:
             break
         accused |= found
-    # Of both spans the longer one says more, where both tell. Without a bad run of late it was
-    # drained, or repaired.
-    best = {
-        (key := (t.place.kind, t.place.name)): _offender(t, q, key not in known)
-        for t, q in judged
-        if q <= limits.max_q and max(r["date"] for r in t.place.bad) >= recent
-    }
-    narrowest = _narrowest([*best.values()], [t for t, _ in judged], limits)
+    narrowest = _narrowest([*best.values()], everywhere, limits)
     return sorted(narrowest, key=lambda o: (o.q_value, -o.bad_count, o.kind, o.name))
 
 
@@ -162,13 +166,15 @@ def _judged(
     until: str,
     accused: Accused,
 ) -> list[tuple[_Tested, float]]:
-    """Every place by both spans, the shorter first, with its q-value among those of the span."""
+    """Every place that is not accused yet by both spans, the shorter first, with its q-value among
+    those of the span: what was found before makes nobody else more suspect."""
     judged: list[tuple[_Tested, float]] = []
     for days in sorted({limits.recent_days, limits.window_days}):
         tested = [
             t
             for kind, of_kind in rows.items()
             for t in _tested(kind, of_kind, days, families, limits, until, accused)
+            if (t.place.kind, t.place.name) not in accused
         ]
         judged += zip(tested, false_discovery([t.p_value for t in tested]), strict=True)
     return judged

@@ -83,20 +83,26 @@ SELECT count(*), count(launch_start_ns), count(*) FILTER (
 FROM gpu_op g WHERE rank IS NOT NULL AND category <> 'graph'
 """
 
+# An operation is one call: the first that names it.
 _OPERATIONS = """
+WITH calls AS (
+    SELECT c.source_id, c.gpu_op_place, if(m.is_trusted, m.instance_id, NULL) AS instance_id, c.op,
+           m.group_id, k.kind, k.members_count, c.root, c.message_bytes
+    FROM collective c
+    LEFT JOIN collective_match m ON m.source_id = c.source_id AND m.place = c.place
+    LEFT JOIN comm_group k ON k.attempt = c.attempt AND k.group_id = m.group_id
+    WHERE c.gpu_op_place IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY c.source_id, c.gpu_op_place ORDER BY c.place) = 1
+)
 SELECT g.capture_id, g.rank,
        hash(g.device, g.context, g.stream) >> 1 AS stream,
        g.class = 'compute' AS is_compute, g.class = 'communication' AS is_communication,
        hash(if(g.category = 'memcpy', coalesce(g.copy_kind, g.name), g.name)) >> 1 AS name,
        g.launch_start_ns AS launch_ns, g.start_ns, g.start_ns + g.dur_ns AS end_ns,
-       if(m.is_trusted, m.instance_id, NULL) AS instance_id, c.op,
-       m.group_id, k.kind, k.members_count, c.root, c.message_bytes
+       instance_id, op, group_id, kind, members_count, root, message_bytes
 FROM gpu_op g
-LEFT JOIN collective c ON c.source_id = g.source_id AND c.gpu_op_place = g.place
-LEFT JOIN collective_match m ON m.source_id = c.source_id AND m.place = c.place
-LEFT JOIN comm_group k ON k.attempt = c.attempt AND k.group_id = m.group_id
+LEFT JOIN calls ON calls.source_id = g.source_id AND calls.gpu_op_place = g.place
 WHERE g.rank IS NOT NULL AND g.launch_start_ns IS NOT NULL AND g.category <> 'graph'
-QUALIFY row_number() OVER (PARTITION BY g.source_id, g.place ORDER BY c.place) = 1
 """
 
 _RANKS = """
@@ -115,7 +121,7 @@ GROUP BY g.rank HAVING count(*) = 1 ORDER BY g.rank
 """
 
 _CLOCK_PAIRS = """
-SELECT clock_id, other_clock_id, max(error_ns) FROM clock_pair
+SELECT clock_id, other_clock_id, max(error_ns) AS error_ns FROM clock_pair
 GROUP BY ALL ORDER BY clock_id, other_clock_id
 """
 
@@ -207,12 +213,14 @@ def places(con: duckdb.DuckDBPyConnection) -> Places:
     """Stage, replica, host and clock of each rank, as far as known."""
     rows = con.execute(_RANKS).fetchall()
     clocks = con.execute(_CLOCKS).fetchall()
+    pairs = con.execute(_CLOCK_PAIRS).fetchnumpy()
+    ids, others, errors = (pairs[n].tolist() for n in ("clock_id", "other_clock_id", "error_ns"))
     return Places(
         {int(r): int(s) for r, s, _, _ in rows if s is not None},
         {int(r): int(d) for r, _, d, _ in rows if d is not None},
         {int(r): str(h) for r, _, _, h in rows if h is not None},
         {int(r): (int(c), int(error)) for r, c, error in clocks},
-        {(int(a), int(b)): int(e) for a, b, e in con.execute(_CLOCK_PAIRS).fetchall()},
+        dict(zip(zip(ids, others, strict=True), errors, strict=True)),
     )
 
 

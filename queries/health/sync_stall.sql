@@ -31,7 +31,7 @@ WITH
     sources_with_launches AS (SELECT DISTINCT source_id FROM launch_threads),
     calls AS MATERIALIZED (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             source_id,
             place,
             start_ns,
@@ -62,7 +62,7 @@ WITH
     gpu_work AS (
         SELECT key, start_ns, start_ns + dur_ns AS end_ns
         FROM gpu_op
-        JOIN call_keys ON key.attempt = attempt AND key.rank = rank AND key.capture_id = capture_id
+        JOIN call_keys ON key = capture_key(attempt, rank, capture_id)
     ),
     gaps AS MATERIALIZED (
         SELECT
@@ -85,7 +85,7 @@ WITH
     ),
     other_stalls AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             start_ns + dur_ns AS end_ns
         FROM annotation
@@ -97,7 +97,7 @@ WITH
             AND NOT coalesce(is_gpu_twin, FALSE)
         UNION ALL
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id},
+            capture_key(attempt, rank, capture_id),
             start_ns,
             start_ns + dur_ns
         FROM host_op
@@ -124,7 +124,7 @@ WITH
     ),
     step_keys AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             step,
             start_ns,
             end_ns
@@ -166,8 +166,8 @@ WITH
         WHERE calls.start_ns < step_keys.end_ns AND calls.end_ns > step_keys.start_ns
     )
 SELECT
-    step_calls.key.rank AS rank,
-    step_calls.key.capture_id AS capture_id,
+    rank_of(step_calls.key) AS rank,
+    capture_id_of(step_calls.key) AS capture_id,
     step_calls.step AS step,
     waiting.busy_ns AS stall_ns,
     CAST(coalesce(step_gaps.exposed_ns, 0) AS BIGINT) AS exposed_ns,
@@ -175,7 +175,7 @@ SELECT
     longest_ns,
     longest.source_id AS source_id,
     longest.place AS place,
-    step_calls.key.attempt AS attempt
+    attempt_of(step_calls.key) AS attempt
 FROM step_calls
 JOIN busy_time('step_intervals') AS waiting
     ON waiting.key.key = step_calls.key AND waiting.key.step = step_calls.step

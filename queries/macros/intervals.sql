@@ -14,8 +14,9 @@ WITH
         SELECT
             key,
             start_ns,
+            -- Of those that start together only the first can open a stretch, whichever that is.
             max(end_ns) OVER (
-                PARTITION BY key ORDER BY start_ns, end_ns
+                PARTITION BY key ORDER BY start_ns
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
             ) AS latest_end_ns,
             max(end_ns) OVER (PARTITION BY key) AS last_end_ns

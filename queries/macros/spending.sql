@@ -111,144 +111,227 @@ WITH
         SELECT kind, name, row_number() OVER (ORDER BY kind, name) AS name_id
         FROM (SELECT DISTINCT kind, name FROM events)
     ),
-    threads AS (SELECT DISTINCT key, source_id, thread FROM events),
-    -- change opens one (1), closes one (-1) or does neither (0, a step's border).
-    edges AS (
+    threads AS (
         SELECT
             key,
             source_id,
             thread,
-            unnest([start_ns, end_ns]) AS time_ns,
-            unnest([1, -1]) AS change,
-            unnest([-end_ns, -start_ns]) AS tie_ns,
-            unnest([place, -place]) AS tie,
-            kind = 'range' AS is_range,
+            loops.thread IS NOT NULL AS is_loop,
+            CAST(row_number() OVER (ORDER BY key, source_id, thread) AS INTEGER) AS thread_id
+        FROM (SELECT DISTINCT key, source_id, thread FROM events)
+        LEFT JOIN loop_threads AS loops USING (source_id, thread)
+    ),
+    -- From here on names and threads are numbers: what is sorted is narrow.
+    numbered AS (
+        SELECT
+            thread_id,
             name_id,
+            events.kind = 'range' AS is_range,
+            start_ns,
+            end_ns,
             place
         FROM events
         JOIN names USING (kind, name)
-        UNION ALL
-        SELECT DISTINCT key, source_id, thread, time_ns, 0, 0, 0, FALSE, NULL, NULL
+        JOIN threads
+            ON threads.key = events.key
+            AND threads.source_id = events.source_id
+            AND threads.thread IS NOT DISTINCT FROM events.thread
+    ),
+    borders AS (
+        SELECT DISTINCT thread_id, time_ns
         FROM (SELECT key, unnest([start_ns, end_ns]) AS time_ns FROM windows)
         JOIN threads USING (key)
     ),
-    -- The running total is how many are open.
-    depths AS (
+    -- change opens one (1), closes one (-1) or does neither (0, a step's border). At one moment
+    -- (turn) what is open closes, the shortest first, then steps begin and end, then what begins
+    -- opens, the longest first. Keys of a sort are cheap up to 32 bytes.
+    edges AS (
         SELECT
-            key,
-            source_id,
-            thread,
+            thread_id,
+            unnest([start_ns, end_ns]) AS time_ns,
+            unnest([1, -1]) AS change,
+            unnest([1, -1]) * (4611686018427387904 - (end_ns - start_ns)) AS turn,
+            unnest([place, -place]) AS tie,
+            is_range AS is_milestone,
+            name_id,
+            place
+        FROM numbered
+        UNION ALL
+        SELECT thread_id, time_ns, 0, 0, 0, TRUE, NULL, NULL
+        FROM borders
+    ),
+    sweep AS (
+        SELECT
+            thread_id,
             time_ns,
             change,
-            is_range,
             name_id,
             place,
-            sum(change) OVER sweep AS depth,
-            sum(if(is_range, change, 0)) OVER sweep AS range_depth,
-            row_number() OVER sweep AS number,
-            lead(time_ns) OVER sweep - time_ns AS spent_ns,
-            lead({'change': change, 'name_id': name_id, 'place': place}) OVER sweep AS following
+            row_number() OVER along AS number,
+            -- Two running totals in one: how many are open, and how many milestones there were.
+            CAST(
+                sum(change + if(is_milestone, 4294967296, 0)) OVER along AS BIGINT
+            ) AS totals,
+            lead(time_ns) OVER along - time_ns AS spent_ns,
+            lead(change) OVER along AS next_change
         FROM edges
-        WINDOW sweep AS (
-            PARTITION BY key, source_id, thread ORDER BY time_ns, change, tie_ns, tie
-        )
+        WINDOW along AS (PARTITION BY thread_id ORDER BY time_ns, turn, tie)
     ),
-    -- Innermost after an edge is what was opened last at that depth.
+    depths AS (
+        SELECT
+            thread_id,
+            time_ns,
+            change,
+            name_id,
+            place,
+            number,
+            totals & 4294967295 AS depth,
+            totals >> 32 AS milestone,
+            spent_ns,
+            next_change
+        FROM sweep
+    ),
+    -- Innermost after an edge is what was opened last at that depth. What is opened just before an
+    -- edge that closes is so after no other edge: only another opening leads to that depth again.
     innermost AS (
         SELECT
-            key,
-            source_id,
+            thread_id,
             time_ns,
-            spent_ns,
             change,
             name_id AS edge_id,
-            following,
-            thread,
-            place AS edge_place,
-            depth > 0 AS is_inside,
-            last_value(
-                if(change = 1, {'name_id': name_id, 'place': place}, NULL) IGNORE NULLS
-            ) OVER (
-                PARTITION BY key, source_id, thread, depth
-                ORDER BY number ROWS UNBOUNDED PRECEDING
-            ) AS inner_event,
-            if(
-                range_depth > 0,
-                last_value(if(change = 1 AND is_range, place, NULL) IGNORE NULLS) OVER (
-                    PARTITION BY key, source_id, thread, range_depth
-                    ORDER BY number ROWS UNBOUNDED PRECEDING
-                ),
-                NULL
-            ) AS range_place
+            number,
+            milestone,
+            spent_ns,
+            last_value(if(change = 1, name_id, NULL) IGNORE NULLS) OVER layer AS name_id,
+            last_value(if(change = 1, place, NULL) IGNORE NULLS) OVER layer AS place
         FROM depths
+        WHERE depth > 0 AND NOT (change = 1 AND next_change = -1)
+        WINDOW layer AS (
+            PARTITION BY thread_id, depth ORDER BY number ROWS UNBOUNDED PRECEDING
+        )
+        UNION ALL
+        SELECT
+            thread_id,
+            time_ns,
+            change,
+            name_id,
+            number,
+            milestone,
+            spent_ns,
+            if(change = 1, name_id, NULL),
+            place
+        FROM depths
+        WHERE depth = 0 OR (change = 1 AND next_change = -1)
+    ),
+    -- Ranges' edges and steps' borders alone, of which there are few, and what comes before all.
+    milestones AS (
+        SELECT
+            thread_id,
+            time_ns,
+            change,
+            name_id,
+            CAST(sum(change) OVER along AS BIGINT) AS depth,
+            row_number() OVER along - 1 AS milestone
+        FROM (
+            SELECT thread_id, time_ns, change, turn, tie, name_id FROM edges WHERE is_milestone
+            UNION ALL
+            SELECT thread_id, -9223372036854775807, 0, 0, 0, NULL FROM threads
+        )
+        WINDOW along AS (PARTITION BY thread_id ORDER BY time_ns, turn, tie)
     ),
     opened_ranges AS (
         SELECT
-            {'key': key, 'source_id': source_id, 'thread': thread, 'depth': range_depth} AS layer,
-            {'key': key, 'source_id': source_id, 'thread': thread, 'depth': range_depth - 1}
-                AS outer_layer,
-            {'key': key, 'source_id': source_id, 'thread': thread, 'depth': range_depth - 2}
-                AS outermost_layer,
-            key,
-            source_id,
-            place,
-            number,
+            {'thread_id': thread_id, 'depth': depth} AS layer,
+            {'thread_id': thread_id, 'depth': depth - 1} AS outer_layer,
+            {'thread_id': thread_id, 'depth': depth - 2} AS outermost_layer,
+            milestone,
             name
-        FROM depths
+        FROM milestones
         JOIN names USING (name_id)
-        WHERE change = 1 AND is_range
+        WHERE change = 1
     ),
-    paths AS (
+    opened_paths AS (
         SELECT
-            opened.key,
-            opened.source_id,
-            opened.place AS range_place,
+            opened.layer,
+            opened.milestone,
             concat_ws('/', outermost.name, around.name, opened.name) AS path
         FROM opened_ranges AS opened
         ASOF LEFT JOIN opened_ranges AS around
-            ON around.layer = opened.outer_layer AND around.number <= opened.number
+            ON around.layer = opened.outer_layer AND around.milestone <= opened.milestone
         ASOF LEFT JOIN opened_ranges AS outermost
-            ON outermost.layer = opened.outermost_layer AND outermost.number <= opened.number
+            ON
+                outermost.layer = opened.outermost_layer
+                AND outermost.milestone <= opened.milestone
+    ),
+    -- What is around and which step it is from each milestone to the next.
+    settings AS (
+        SELECT
+            milestones.thread_id,
+            milestones.milestone,
+            if(depth = 0, '', path) AS path,
+            if(time_ns < windows.end_ns AND is_steady, step, NULL) AS step,
+            lead(time_ns) OVER along AS next_ns,
+            lead(if(time_ns < windows.end_ns AND is_steady, step, NULL)) OVER along AS next_step
+        FROM milestones
+        JOIN threads USING (thread_id)
+        ASOF LEFT JOIN opened_paths AS opened
+            ON opened.layer = {'thread_id': milestones.thread_id, 'depth': depth}
+            AND opened.milestone <= milestones.milestone
+        ASOF LEFT JOIN windows
+            ON windows.key = threads.key AND windows.start_ns <= milestones.time_ns
+        WINDOW along AS (PARTITION BY milestones.thread_id ORDER BY milestones.milestone)
     ),
     stretches AS (
         SELECT
-            innermost.key,
-            innermost.source_id,
+            threads.key,
+            threads.source_id,
+            thread_id,
             time_ns,
             spent_ns,
             change,
             edge_id,
-            following,
-            range_place,
-            if(is_inside, inner_event.place, edge_place) AS place,
+            number,
+            path,
+            step,
+            next_ns,
+            next_step,
+            place,
             coalesce(kind, 'range') AS kind,
             if(kind = 'range', NULL, name) AS name,
-            coalesce(kind, 'range') = 'range' AND loops.thread IS NOT NULL AND spent_ns >= pause_ns
-                AS is_pause
+            coalesce(kind, 'range') = 'range' AND is_loop AND spent_ns >= pause_ns AS is_pause
         FROM innermost
         CROSS JOIN limits
-        LEFT JOIN loop_threads AS loops
-            ON loops.source_id = innermost.source_id AND loops.thread = innermost.thread
-        LEFT JOIN names ON is_inside AND names.name_id = inner_event.name_id
-        WHERE spent_ns IS NOT NULL AND (is_inside OR loops.thread IS NOT NULL)
+        JOIN threads USING (thread_id)
+        LEFT JOIN names USING (name_id)
+        JOIN settings USING (thread_id, milestone)
+        WHERE spent_ns IS NOT NULL AND (name_id IS NOT NULL OR is_loop)
     ),
     pauses AS (
         SELECT
             stretches.key,
             stretches.source_id,
             stretches.place,
-            range_place,
-            time_ns,
-            time_ns + spent_ns AS end_ns,
+            path,
+            stretches.time_ns,
+            stretches.time_ns + stretches.spent_ns AS end_ns,
+            step,
+            next_ns,
+            next_step,
             -- From its own start to its own end.
-            change = 1 AND following.change = -1 AND following.place = stretches.place AS is_whole,
-            CASE change WHEN 1 THEN 'the start of ' WHEN 0 THEN 'the step''s start' ELSE '' END
+            stretches.change = 1 AND following.change = -1 AND following.place = stretches.place
+                AS is_whole,
+            CASE stretches.change
+                WHEN 1 THEN 'the start of ' WHEN 0 THEN 'the step''s start' ELSE ''
+            END
             || coalesce(edge.name, '') AS after_name,
             CASE following.change
                 WHEN 1 THEN '' WHEN 0 THEN 'the step''s end' ELSE 'the end of '
             END
             || coalesce(next_edge.name, '') AS before_name
         FROM stretches
+        JOIN depths AS following
+            ON following.thread_id = stretches.thread_id
+            AND following.number = stretches.number + 1
         LEFT JOIN names AS edge ON edge.name_id = stretches.edge_id
         LEFT JOIN names AS next_edge ON next_edge.name_id = following.name_id
         WHERE is_pause
@@ -268,8 +351,9 @@ WITH
     ),
     other_threads AS (
         SELECT key, start_ns, end_ns
-        FROM events
-        ANTI JOIN loop_threads USING (source_id, thread)
+        FROM numbered
+        JOIN threads USING (thread_id)
+        WHERE NOT is_loop
     ),
     other_work AS (
         SELECT key, start_ns, end_ns FROM merged_intervals('other_threads')
@@ -283,9 +367,9 @@ WITH
     host_parts AS (
         SELECT
             key,
-            time_ns,
+            if(time_ns = next_ns, next_step, step) AS step,
             if(kind = 'range', 'between', kind) AS kind,
-            range_place,
+            path,
             name,
             spent_ns,
             CAST(change = 1 OR kind = 'range' AS INTEGER) AS calls_count,
@@ -294,15 +378,16 @@ WITH
         FROM stretches
         WHERE NOT is_pause
         UNION ALL
-        SELECT key, time_ns, 'wait', range_place, NULL, resumed_ns - time_ns, 1, source_id, place
+        SELECT
+            key, step, 'wait', path, NULL, resumed_ns - time_ns, 1, source_id, place
         FROM resumed
         WHERE resumed_ns > time_ns
         UNION ALL
         SELECT
             resumed.key,
-            resumed_ns,
+            if(resumed_ns = next_ns, next_step, step),
             if(is_whole, 'range', 'pause'),
-            range_place,
+            path,
             if(is_whole, NULL, 'between ' || after_name || ' and ' || before_name),
             end_ns - resumed_ns - (at_end.covered_ns - at_start.covered_ns),
             1,
@@ -314,38 +399,42 @@ WITH
         JOIN covered AS at_end
             ON at_end.key = resumed.key AND at_end.time_ns = resumed.end_ns
     ),
-    parts AS (
+    device_parts AS (
         SELECT
-            host_parts.key,
-            time_ns,
-            'host' AS timeline,
-            kind,
-            coalesce(path, '') AS path,
-            coalesce(name, '') AS name,
-            spent_ns,
-            calls_count,
-            host_parts.source_id,
-            place
-        FROM host_parts
-        LEFT JOIN paths USING (key, source_id, range_place)
-        UNION ALL
-        SELECT
-            capture_key(attempt, rank, capture_id),
-            start_ns,
-            'device',
-            if(category = 'kernel', 'kernel', 'copy'),
-            '',
+            capture_key(attempt, rank, capture_id) AS key,
+            start_ns AS time_ns,
+            if(category = 'kernel', 'kernel', 'copy') AS kind,
             name,
-            dur_ns,
-            1,
+            dur_ns AS spent_ns,
             source_id,
             place
         FROM gpu_op
         WHERE class <> 'communication' AND rank BETWEEN first_rank AND last_rank
     ),
+    parts AS (
+        SELECT
+            host_parts.key,
+            step,
+            'host' AS timeline,
+            kind,
+            path,
+            coalesce(name, '') AS name,
+            spent_ns,
+            calls_count,
+            source_id,
+            place
+        FROM host_parts
+        WHERE step IS NOT NULL
+        UNION ALL
+        SELECT
+            parts.key, step, 'device', kind, '', coalesce(name, ''), spent_ns, 1, source_id, place
+        FROM device_parts AS parts
+        ASOF JOIN windows ON windows.key = parts.key AND windows.start_ns <= parts.time_ns
+        WHERE parts.time_ns < windows.end_ns AND is_steady
+    ),
     step_parts AS (
         SELECT
-            parts.key,
+            key,
             step,
             timeline,
             kind,
@@ -359,9 +448,7 @@ WITH
                 {'shortness_ns': -spent_ns, 'source_id': source_id, 'place': place}
             ) AS longest
         FROM parts
-        ASOF JOIN windows ON windows.key = parts.key AND windows.start_ns <= parts.time_ns
-        WHERE parts.time_ns < windows.end_ns AND is_steady
-        GROUP BY parts.key, step, timeline, kind, path, name
+        GROUP BY key, step, timeline, kind, path, name
     )
 SELECT
     attempt_of(key) AS attempt,

@@ -32,7 +32,7 @@ WITH
     sources_with_steps AS (SELECT DISTINCT source_id FROM step_threads),
     loop_ranges AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             domain,
             source_id,
             place,
@@ -62,14 +62,12 @@ WITH
     hiding AS (
         SELECT key, start_ns, start_ns + dur_ns AS end_ns
         FROM gpu_op
-        JOIN stall_keys
-            ON key.attempt = attempt AND key.rank = rank AND key.capture_id = capture_id
+        JOIN stall_keys ON key = capture_key(attempt, rank, capture_id)
         WHERE list_contains(hiding_classes, class)
         UNION ALL
         SELECT key, start_ns, start_ns + dur_ns
         FROM collective
-        JOIN stall_keys
-            ON key.attempt = attempt AND key.rank = rank AND key.capture_id = capture_id
+        JOIN stall_keys ON key = capture_key(attempt, rank, capture_id)
         WHERE timeline = 'host'
     ),
     pieces AS (
@@ -79,7 +77,7 @@ WITH
     ),
     step_keys AS (
         SELECT
-            {'attempt': attempt, 'rank': rank, 'capture_id': capture_id} AS key,
+            capture_key(attempt, rank, capture_id) AS key,
             step,
             start_ns,
             end_ns
@@ -122,8 +120,8 @@ WITH
         GROUP BY key, step
     )
 SELECT
-    key.rank AS rank,
-    key.capture_id AS capture_id,
+    rank_of(key) AS rank,
+    capture_id_of(key) AS capture_id,
     step,
     CAST(stall_ns AS BIGINT) AS stall_ns,
     CAST(coalesce(exposed_ns, 0) AS BIGINT) AS exposed_ns,
@@ -131,6 +129,6 @@ SELECT
     longest_ns,
     longest.source_id AS source_id,
     longest.place AS place,
-    key.attempt AS attempt
+    attempt_of(key) AS attempt
 FROM step_times
 JOIN step_ranges USING (key, step);

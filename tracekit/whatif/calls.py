@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -272,18 +272,14 @@ def settled_clocks(
     if not errors:
         return {}
     ends = _Ends(calls, {rank: clock for rank, (clock, _) in clocks.items()}, errors)
-    near: dict[int, list[tuple[int, int]]] = defaultdict(list)
     bounds = {(a, b): errors[a] + errors[b] for a, b in ends.beside_best if (a, b) not in pairs}
-    for (clock_a, clock_b), bound in (*pairs.items(), *bounds.items()):
-        near[clock_a].append((bound, clock_b))
-        near[clock_b].append((bound, clock_a))
+    near = _Near({**pairs, **bounds})
     shifts: dict[int, int] = {}
 
     def edges(clock: int) -> Iterator[tuple[int, float, int, int, int]]:
         """What bounds others by this clock, the best first: with how much their ends scatter, and
         by how much they come later. Looked at when it is asked for: of all pairs few are."""
-        left = sorted((bound, other) for bound, other in near.pop(clock, ()) if other not in shifts)
-        for bound, alike in groupby(left, key=itemgetter(0)):
+        for bound, alike in groupby(near.best_first(clock), key=itemgetter(0)):
             told = []
             for _, other in alike:
                 if other in shifts:
@@ -313,6 +309,26 @@ def _push(heap: list[Any], others: Iterator[tuple[int, float, int, int, int]]) -
     best = next(others, None)
     if best is not None:
         heappush(heap, (best, others))
+
+
+class _Near:
+    """By how many ns the difference of each clock from each other may be wrong.
+
+    As arrays: of a thousand clocks there are half a million pairs, of which few are looked at.
+    """
+
+    def __init__(self, bounds: Mapping[tuple[int, int], int]) -> None:
+        count = len(bounds)
+        pairs = np.fromiter(chain.from_iterable(bounds), np.int64, 2 * count).reshape(count, 2)
+        bound = np.tile(np.fromiter(bounds.values(), np.int64, count), 2)
+        clock, other = np.concatenate([pairs, pairs[:, ::-1]]).T
+        order = np.lexsort((other, bound, clock))
+        self._clock, self._bound, self._other = clock[order], bound[order], other[order]
+
+    def best_first(self, clock: int) -> Iterator[tuple[int, int]]:
+        """Bounds and the other clocks, the least first."""
+        first, end = np.searchsorted(self._clock, (clock, clock + 1)).tolist()
+        return zip(self._bound[first:end].tolist(), self._other[first:end].tolist(), strict=True)
 
 
 class _Ends:

@@ -443,12 +443,12 @@ def test_a_stage_that_is_late_in_its_operations_costs_what_their_replay_saves(
 
 @pytest.mark.parametrize(
     ("saved_ms", "longer_ms", "cost_s"),
-    [(None, 12.5, 0.009), (None, 12.4, 0.025), (None, 0.0, 0.025), (2.0, 12.5, 0.025)],
+    [(None, 18.75, 0.009), (None, 18.7, 0.025), (None, 0.0, 0.025), (2.0, 18.75, 0.025)],
 )
 def test_without_a_replay_of_calls_a_rank_costs_what_its_replicas_show(
     make_job: MakeJob, saved_ms: float | None, longer_ms: float, cost_s: float
 ) -> None:
-    """Not where its operations do not take half as much longer as others waited: what it did was
+    """Not where others waited more than a quarter longer than its operations take: what it did was
     outside of them; nor where calls are replayed, which see more."""
     saved = {} if saved_ms is None else {(2,): saved_ms}
     replay = Replayed(saved, beside_ms={2: (9.0, longer_ms)})

@@ -23,7 +23,7 @@ from tracekit.whatif import (
     uses_operations,
 )
 from tracekit.whatif.graph import Op, build
-from tracekit.whatif.operations import COMPUTE, Layout, Operations
+from tracekit.whatif.operations import COMPUTE, FORWARD, Layout, Operations
 from tracekit.whatif.replay import prepare
 
 Row = tuple[int, int, str, int, float, float, int]
@@ -129,6 +129,12 @@ def test_a_stage_that_computes_as_its_other_replicas() -> None:
     assert saved_like_replicas_s(prepare(two_stages()), 1, 0) is None, "no other replica"
     late = replace(uneven, end_s=replay.end_s + 3.0)
     assert saved_like_replicas_s(late, 1, 0) is None
+    # 7 s in the second forward of stage 0 hide behind the 9 s of stage 1's first microbatch.
+    forwards = np.flatnonzero(replay.ops_where(stage=0, optypes=[FORWARD]))
+    (second,) = [k for k in forwards if replay.template.ops[k].sequence == 1]
+    work = replay.work_s.copy()
+    work[second, :, 0] += 7.0
+    assert saved_like_replicas_s(replace(replay, work_s=work), 0, 0, 7.0) == pytest.approx(0.0)
 
 
 def test_a_stage_that_computes_as_the_others() -> None:

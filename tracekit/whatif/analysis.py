@@ -195,19 +195,20 @@ def saved_by_stage_s(replay: Replay, stage: int) -> float | None:
 def saved_like_replicas_s(
     replay: Replay, stage: int, dp_rank: int, least_s: float = 0.0
 ) -> float | None:
-    """Seconds a step that go if a stage computes in one replica as the median other one does, in
-    each step; None where there is no other, where it does not take ``least_s`` longer in a mean
-    step, or where the replay is not believed."""
+    """Seconds a step that go if a stage computes in one replica as the median other one does, each
+    operation of each step by itself: what stood still in one of them goes from that one. None where
+    there is no other, where it does not take ``least_s`` longer in a mean step, or where the replay
+    is not believed."""
     if len(replay.dp_ranks) < 2 or stage not in replay.stages or dp_rank not in replay.dp_ranks:
         return None
     at = replay.dp_ranks.index(dp_rank)
     mask = replay.ops_where(optypes=o.COMPUTE, stage=stage)
-    by_replica = replay.work_s[mask].sum(axis=0)
-    own, usual = by_replica[:, at], np.median(np.delete(by_replica, at, axis=1), axis=1)
-    if not (own > 0).all() or float((own - usual).mean()) < least_s:
+    by_replica = replay.work_s[mask]
+    usual = np.median(np.delete(by_replica, at, axis=2), axis=2)
+    if float((by_replica[:, :, at] - usual).sum(axis=0).mean()) < least_s:
         return None
     changed = replay.work_s.copy()
-    changed[mask, :, at] *= usual / own
+    changed[mask, :, at] = usual
     return _saved_s(replay, changed)
 
 

@@ -34,8 +34,9 @@ def replayed(
         others: list[float] = []
         inside = replay.saved_in_operations_ns(ranks[0], measured)
         if inside is None and saved is None:
-            # Where calls are not matched, as where a rank left no trace, replicas still compare.
-            least_ns = limits.min_replayed_ratio * measured
+            # Where calls are not matched, as where a rank left no trace, replicas still compare. A
+            # rank that waits for input between its operations is not late in them.
+            least_ns = (1 - limits.max_disagreement_ratio) * measured
             inside, others = replay.saved_beside_replicas_ns(ranks[0], least_ns), [measured]
         if inside is not None:
             inside = min(max(0.0, inside), step_ns)

@@ -450,7 +450,7 @@ def test_without_a_replay_of_calls_a_rank_costs_what_its_replicas_show(
 ) -> None:
     """Not where others waited more than a quarter longer than its operations take: what it did was
     outside of them; nor where calls are replayed, which see more."""
-    saved = {} if saved_ms is None else {(2,): saved_ms}
+    saved: dict[tuple[int, ...], float] = {} if saved_ms is None else {(2,): saved_ms}
     replay = Replayed(saved, beside_ms={2: (9.0, longer_ms)})
     facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
     (finding,) = LATE.run(facts).findings

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -383,12 +383,13 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     nsys: PathLike | None = None,
     budget_s: float | None = None,
     progress: runs.Progress | None = None,
-    in_place: bool = False,
+    in_place: bool | Collection[str] = False,
 ) -> OpenRun:
     """Open a run, or raw paths through the cache.
 
     A run in an object store is copied into the cache. ``in_place`` reads of a large one the columns
-    and row groups that a query needs, each time: for a query or two.
+    and row groups that a query needs, each time: for a query or two. Given the tables that will be
+    read, it does so only where these are the smaller part of the run.
     ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     ``budget_s`` ends the reading in time for a report within as many seconds; files that are left
     are named in the report, and the next call goes on with them.
@@ -398,7 +399,8 @@ def open(  # the name that DESIGN gives it: used as tracekit.open
     given = _listed(paths)
     named, jobs = tuple(map(str, given)), tuple(map(str, job))
     if in_place and not job and len(given) == 1 and is_uri(given[0]):
-        there = _opened_in_place(named[0], selection, memory_bytes)
+        wanted = None if in_place is True else in_place
+        there = _opened_in_place(named[0], wanted, selection, memory_bytes)
         if there is not None:
             return OpenRun(there, named[0], Target(named))
     if any(is_uri(path) for path in given):
@@ -443,13 +445,16 @@ def _fetched(paths: Sequence[PathLike]) -> Path:
 
 
 def _opened_in_place(
-    uri: str, selection: Selection | None, memory_bytes: int | None
+    uri: str,
+    wanted: Collection[str] | None,
+    selection: Selection | None,
+    memory_bytes: int | None,
 ) -> store.Run | None:
     """A large run read where it lies, with its last attempt; None where it must be copied, because
     this version would derive it otherwise."""
     from tracekit.fetch import in_place
 
-    there = in_place(uri)
+    there = in_place(uri, wanted)
     if there is None or runs.staleness(there.manifest).is_derived_otherwise:
         return None
     for remark in _remarks(there.manifest):

@@ -7,7 +7,7 @@ import contextlib
 import io
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 IN_PLACE_BYTES = 16 << 20
 """Smaller runs are copied whole: of each of some thirty files the end is read in any case, and the
 next command needs no store."""
+COPY_RATIO = 0.5
+"""Of a run's bytes: whoever reads tables of more than that gets a copy. Read in place, they cost
+that or more, the next command again, and a query that scans a table often decodes it each time."""
 HELD_BYTES = 64 << 20
 """Of what was read in place, held for the next who asks for the same: a query may scan the same
 columns of a table many times, and each scan is a reading of its own."""
@@ -117,16 +120,21 @@ class InPlace:
     """What could not be read: whoever reads for Arrow can only fail with a text."""
 
 
-def in_place(uri: str) -> InPlace | None:
+def in_place(uri: str, wanted: Collection[str] | None = None) -> InPlace | None:
     """The latest generation of a run; None where to copy it costs no more, or that was done.
 
-    Errors as ``fetched``.
+    ``wanted`` names the tables that will be read, where that is known. Errors as ``fetched``.
     """
     run = Objects(uri)
     manifest = _latest(run)
     folder = _folder(run, manifest)
-    if cache.is_kept(folder) or sum(f.file_bytes for f in manifest.files) < IN_PLACE_BYTES:
+    whole_bytes = sum(f.file_bytes for f in manifest.files)
+    if cache.is_kept(folder) or whole_bytes < IN_PLACE_BYTES:
         return None
+    if wanted is not None:
+        read_bytes = sum(f.file_bytes for f in manifest.files if f.table in wanted)
+        if read_bytes > COPY_RATIO * whole_bytes:
+            return None
     files: dict[str, list[ShardFile]] = {}
     for file in manifest.files:
         files.setdefault(file.table, []).append(file)

@@ -11,6 +11,7 @@ import re
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -288,6 +289,27 @@ def test_in_place_every_query_answers_as_of_a_copy(
         assert counts == copy.rows(statement).to_pylist()
         assert beside == dict(copy.answers.each(some))
     assert not parts
+
+
+def test_a_query_of_most_of_a_run_copies_it(
+    bucket: Path, job: Path, parts: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del bucket
+    lake = make_lake(URI)
+    lake.add([job], name="j", workers=1)
+    uri = str(lake.path("j"))
+    sizes = Counter[str]()
+    for file in fetch.manifest_of(Objects(uri)).files:  # type: ignore[union-attr]  # there is one
+        sizes[file.table] += file.file_bytes
+    wanted = catalog.find("overlap").reads
+    share = sum(sizes[name] for name in wanted) / sizes.total()
+    monkeypatch.setattr(fetch, "COPY_RATIO", share + 0.01)
+    assert fetch.in_place(uri, wanted) is not None
+    monkeypatch.setattr(fetch, "COPY_RATIO", share - 0.01)
+    assert fetch.in_place(uri, wanted) is None
+    assert command("query", uri, "overlap") == 0
+    assert not parts
+    assert fetch.in_place(uri) is None  # the copy is there now
 
 
 def test_a_figure_without_findings_is_drawn_of_what_it_needs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +31,7 @@ def open_target(
     part: o.Part | None = None,
     nsys: str | None = None,
     budget: str | None = None,
-    in_place: bool = False,
+    in_place: bool | Collection[str] = False,
 ) -> OpenRun:
     """A run, or raw paths through the cache, with a progress bar; ``in_place`` as ``api.open``."""
     from tracekit import api
@@ -154,9 +155,9 @@ def query(
     *paths, name = words or [""]
     if not paths:
         raise UsageError("query needs a run and a name", hint="tracekit query --list")
-    catalog.find(name)  # a wrong name must not cost an ingest
+    query = catalog.find(name)  # a wrong name must not cost an ingest
     check_target(output, force)
-    with open_target(paths, job, part, in_place=True) as run:
+    with open_target(paths, job, part, in_place=query.reads) as run:
         tell_losses(run)
         write_rows(_asked(run, name, _params(param), format_), format_, output)
 

@@ -155,6 +155,8 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
     """A file with some of its bytes changed, doubled, lost or gone."""
     text = bytearray(data)
     for _ in range(rng.randrange(1, 4)):
+        if not text:
+            break  # all of it is gone
         at = rng.randrange(len(text))
         match rng.randrange(5):
             case 0:

@@ -6,7 +6,7 @@ import re
 
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.iostat import MAX_INTERVAL_NS, MEANINGS
+from tracekit.ingest.counters.iostat_names import MAX_INTERVAL_NS, MEANINGS
 from tracekit.ingest.counters.samples import count_other_metrics, count_without_interval
 from tracekit.ingest.counters.status import Reading, by_lines
 from tracekit.ingest.counters.storage_samples import StorageSamples

@@ -39,11 +39,11 @@ _STAMP = (
     r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
 _TAG = r"\[(?:[Rr]ank ?|default)(\d{1,7})\]"
-_FURTHER = ("input_wait", "running_dur", "running_input_wait")
+_FURTHER = ("input_wait_ns", "running_dur_ns", "running_input_wait_ns")
 """Durations that a line may state beside its step's."""
 _COLUMNS = (
     "place", "step", "epoch", "total_steps_count", "time_ns", "elapsed_ns", "dur_ns", "is_averaged",
-    *(f"{name}_ns" for name in _FURTHER),
+    *_FURTHER,
     "samples_count", "tokens_count", "loss", "learning_rate", "grad_norm", "mfu_ratio",
     "model_flops_per_s", "tag", "format",
 )  # fmt: skip
@@ -228,7 +228,7 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         _integer("total", groups, MAX_STEP).alias("total_steps_count"),
         _elapsed(groups).alias("elapsed_ns"),
         _dur("dur", groups).alias("dur_ns"),
-        *(_dur(name, groups).alias(f"{name}_ns") for name in _FURTHER),
+        *(_dur(name.removesuffix("_ns"), groups).alias(name) for name in _FURTHER),
         pl.lit(known.is_averaged).alias("is_averaged"),
         _integer("samples", groups).alias("samples_count"),
         _integer("tokens", groups).alias("tokens_count"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +14,6 @@ from lateness_rules import GPU, HOST, slow_gpu_job
 from tracekit.findings import Severity
 from tracekit.rules import configured
 from tracekit.rules.base import RuleOutcome
-from tracekit.rules.lateness.search import late_ranks
-from tracekit.rules.lateness.telling import peers_of
-from tracekit.rules.slow_gpu import SlowGpuThresholds
 
 
 def test_the_busiest_beside_a_lost_clock_is_a_suspect() -> None:
@@ -114,31 +110,6 @@ def test_a_lost_clock_speaks_for_it_and_one_like_its_peers_against(
         (found,) = (e for e in (*finding.evidence, *finding.counter_evidence) if e.name == name)
         assert found.threshold == limit
         assert (found in finding.evidence) is expected
-
-
-def beside_a_larger_stage(make_job: MakeJob, stages: dict[int, int] | None) -> Any:
-    """Rank 2 takes 20 ms more than its stage, and as long as most ranks, whose stage has more."""
-    job = late_job(
-        make_job, {2: 25}, stages=stages, peer=1.3, compute=1.3, compute_ms={2: 20}, ranks_count=10
-    )
-    for rank in range(4, 10):
-        for step in job.steps:
-            job.add(rank, step, "compute", 20)
-    return job
-
-
-@pytest.mark.parametrize("has_stages", [True, False])
-def test_a_gpu_is_set_against_those_of_its_stage(make_job: MakeJob, has_stages: bool) -> None:
-    stages = {r: int(r > 3) for r in range(10)} if has_stages else None
-    assert bool(GPU.run(beside_a_larger_stage(make_job, stages).facts()).findings) is has_stages
-
-
-def test_what_is_left_of_a_stage_that_is_late_as_a_whole_is_no_peer(make_job: MakeJob) -> None:
-    facts = beside_a_larger_stage(make_job, {r: int(r > 3) for r in range(10)}).facts()
-    (late,) = late_ranks(facts, SlowGpuThresholds())
-    assert peers_of(facts, late) == [0, 1, 3]
-    assert peers_of(facts, replace(late, together=(1,))) == [0, 3], "half of the stage"
-    assert peers_of(facts, replace(late, together=(1, 3))) == [0, 4, 5, 6, 7, 8, 9]
 
 
 def test_just_under_a_tenth_is_not_slow(make_job: MakeJob) -> None:

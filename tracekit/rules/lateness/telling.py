@@ -184,15 +184,13 @@ def step_ratios_of(facts: Facts, late: LateRank, part: str) -> list[float]:
 
 
 def peers_of(facts: Facts, late: LateRank) -> list[int]:
-    """The other ranks that are not late with it: those of its pipeline stage, which do the same
-    work, where at least half of the stage are left; else of all. Of a stage that is late nearly as
-    a whole, the rest is late too, and no peer."""
+    """The other ranks that are not late with it; of its pipeline stage, where it is set against
+    that. Elsewhere a stage may be late nearly as a whole, and what is left of it is no peer."""
     others = [r for r in facts.ranks if r not in (late.rank, *late.together)]
+    if late.stage is None:
+        return others
     stages = {int(row["rank"]): row["stage"] for row in facts.of("straggler")}
-    stage = stages.get(late.rank)
-    same = [r for r in others if stages.get(r) == stage]
-    size = sum(s == stage for s in stages.values())
-    return same if len(same) >= size - len(same) else others
+    return [r for r in others if stages.get(r) == late.stage] or others
 
 
 def absent_note(late: LateRank) -> str:

@@ -1,9 +1,10 @@
 -- How much of their time the job's steps waited for input, as its training log states it.
 --
 -- Programs print the wait of a step beside its length. Of running means the last of each epoch is
--- taken, since it holds all steps, also those that no line tells; elsewhere the lines are weighted
--- by the steps that they stand for, without the first of a start and of an epoch, where the
--- workers of a loader begin. It is the wait of the rank that prints: others may wait more or less.
+-- taken, since it holds all steps, also those that no line tells, but of a single epoch without
+-- the wait of its first step; elsewhere the lines are weighted by the steps that they stand for,
+-- without the first of a start and of an epoch. That is where the workers of a loader begin. It is
+-- the wait of the rank that prints: others may wait more or less.
 --
 -- reads: job_step, logged_step
 -- needs: logged_step
@@ -44,7 +45,7 @@ WITH
         ORDER BY count(*) DESC, source_id
         LIMIT 1
     ),
-    epochs AS (
+    each_epoch AS (
         SELECT
             -- Counted from 0 or from 1, whichever the program does.
             max(step) + 1 AS steps_count,
@@ -58,6 +59,22 @@ WITH
             AND running_input_wait_ns IS NOT NULL
         GROUP BY start_number, epoch
     ),
+    epochs AS (
+        SELECT
+            steps_count,
+            CAST(steps_count AS DOUBLE) * step_ns - begin_ns AS spent_ns,
+            CAST(steps_count AS DOUBLE) * input_wait_ns - begin_ns AS waited_ns,
+            if(begin_ns > 0, NULL, first_wait_ns) AS first_wait_ns
+        FROM (
+            SELECT
+                steps_count,
+                step_ns,
+                input_wait_ns,
+                first_wait_ns,
+                if(count(*) OVER () = 1, coalesce(first_wait_ns, 0), 0) AS begin_ns
+            FROM each_epoch
+        )
+    ),
     later AS (
         SELECT
             *,
@@ -68,8 +85,8 @@ WITH
     summed AS (
         SELECT
             sum(steps_count) AS steps_count,
-            sum(CAST(steps_count AS DOUBLE) * step_ns) AS spent_ns,
-            sum(CAST(steps_count AS DOUBLE) * input_wait_ns) AS waited_ns,
+            sum(spent_ns) AS spent_ns,
+            sum(waited_ns) AS waited_ns,
             sum(first_wait_ns) AS first_ns
         FROM epochs
         UNION ALL
@@ -103,8 +120,8 @@ SELECT
     CAST(whole.steps_count AS BIGINT) AS steps_count,
     lines.lines_count,
     whole.spent_ns / whole.steps_count AS step_ns,
-    whole.waited_ns / whole.steps_count AS input_wait_ns,
-    least(whole.waited_ns / whole.spent_ns, 1) AS input_wait_ratio,
+    greatest(whole.waited_ns, 0) / whole.steps_count AS input_wait_ns,
+    greatest(least(whole.waited_ns / whole.spent_ns, 1), 0) AS input_wait_ratio,
     if(whole.waited_ns > 0, whole.first_ns / whole.waited_ns, NULL) AS first_wait_ratio,
     lines.place,
     lines.longest_wait_ns,

@@ -1,10 +1,10 @@
 -- How much of their time the job's steps waited for input, as its training log states it.
 --
 -- Programs print the wait of a step beside its length. Of running means the last of each epoch is
--- taken, since it holds all steps, also those that no line tells, but of a single epoch without
--- the wait of its first step; elsewhere the lines are weighted by the steps that they stand for,
--- without the first of a start and of an epoch. That is where the workers of a loader begin. It is
--- the wait of the rank that prints: others may wait more or less.
+-- taken, since it holds all steps, also those that no line tells, but of a single epoch what lies
+-- behind its first line; elsewhere the lines are weighted by the steps that they stand for, without
+-- the first of a start and of an epoch. That is where the workers of a loader begin. It is the wait
+-- of the rank that prints: others may wait more or less.
 --
 -- reads: job_step, logged_step
 -- needs: logged_step
@@ -48,10 +48,14 @@ WITH
     each_epoch AS (
         SELECT
             -- Counted from 0 or from 1, whichever the program does.
-            max(step) + 1 AS steps_count,
-            arg_max(running_dur_ns, place) AS step_ns,
-            arg_max(running_input_wait_ns, place) AS input_wait_ns,
-            min_by(input_wait_ns, place) FILTER (WHERE step <= 1) AS first_wait_ns
+            max(step) + 1 AS last_count,
+            min(step) + 1 AS first_count,
+            arg_max(running_dur_ns, place) AS last_step_ns,
+            arg_min(running_dur_ns, place) AS first_step_ns,
+            arg_max(running_input_wait_ns, place) AS last_wait_ns,
+            arg_min(running_input_wait_ns, place) AS first_wait_ns,
+            min_by(input_wait_ns, place) FILTER (WHERE step <= 1) AS begin_ns,
+            count(*) OVER () = 1 AS is_alone
         FROM stated
         WHERE
             source_id IN (SELECT source_id FROM main)
@@ -61,19 +65,13 @@ WITH
     ),
     epochs AS (
         SELECT
-            steps_count,
-            CAST(steps_count AS DOUBLE) * step_ns - begin_ns AS spent_ns,
-            CAST(steps_count AS DOUBLE) * input_wait_ns - begin_ns AS waited_ns,
-            if(begin_ns > 0, NULL, first_wait_ns) AS first_wait_ns
-        FROM (
-            SELECT
-                steps_count,
-                step_ns,
-                input_wait_ns,
-                first_wait_ns,
-                if(count(*) OVER () = 1, coalesce(first_wait_ns, 0), 0) AS begin_ns
-            FROM each_epoch
-        )
+            last_count - if(is_alone, first_count, 0) AS steps_count,
+            CAST(last_count AS DOUBLE) * last_step_ns
+            - if(is_alone, CAST(first_count AS DOUBLE) * first_step_ns, 0) AS spent_ns,
+            CAST(last_count AS DOUBLE) * last_wait_ns
+            - if(is_alone, CAST(first_count AS DOUBLE) * first_wait_ns, 0) AS waited_ns,
+            if(is_alone, NULL, begin_ns) AS begin_ns
+        FROM each_epoch
     ),
     later AS (
         SELECT
@@ -87,7 +85,7 @@ WITH
             sum(steps_count) AS steps_count,
             sum(spent_ns) AS spent_ns,
             sum(waited_ns) AS waited_ns,
-            sum(first_wait_ns) AS first_ns
+            sum(begin_ns) AS first_ns
         FROM epochs
         UNION ALL
         SELECT

@@ -328,8 +328,8 @@ def of_column(header: str) -> Meaning | None:
     if meaning is not None:
         return meaning
     if unit is None and name in _AMD_SMI:
-        counter, unit = _AMD_SMI[name]
-        return _scaled(counter, unit, f"amd-smi {name}")
+        meant, printed_unit = _AMD_SMI[name]
+        return _scaled(meant, printed_unit, f"amd-smi {name}")
     words = re.split(r"[^A-Za-z0-9%]+", name)
     units = {u.lower(): u for target in _UNITS for u in _sizes(target)}
     if unit is None and len(words) > 1 and words[-1].lower() in units:

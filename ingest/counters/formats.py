@@ -141,7 +141,7 @@ FAMILIES: tuple[Family, ...] = (
                "time lines"),
         Format("net", "queues of EOS", "show interfaces counters queue detail", True, "time lines"),
     )),
-    Family("show_interface", 1, "show_interface", (
+    Family("show_interface", 2, "show_interface", (
         Format("net", "status of ports", "show interface(s) of NX-OS, EOS, IOS", True,
                "time lines"),
     )),

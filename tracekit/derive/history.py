@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 BAR = "tqdm"
+PLAIN = "plain"
+MAX_FALLS_RATIO = 0.05
+"""Of the lines of a loop of somebody's own: where its number falls more often, it counts something
+else than the job's steps."""
 MAX_STEP = 10**12
 """Steps over all epochs that are believed: ten times it, for each of a million starts, fits."""
 RESUMED_RATIO = 2.0
@@ -176,11 +180,10 @@ def _of_best_kind(rows: pa.Table) -> pa.Table:
 def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) -> _Log | None:
     import numpy as np
 
-    step = rows["step"].to_numpy().astype(np.int64)
-    if rows["epoch"].null_count == 0 and rows["total_steps_count"].null_count == 0:
-        over_all = step + rows["epoch"].to_numpy() * rows["total_steps_count"].to_numpy()
-        if over_all.max() <= MAX_STEP:
-            step = over_all
+    step = _over_epochs(rows)
+    falls = int((np.diff(step) < -JITTER_STEPS).sum())
+    if rows["format"][0].as_py() == PLAIN and falls > MAX_FALLS_RATIO * len(step):
+        return None
     start = np.concatenate([[0], np.cumsum(np.diff(step) < -JITTER_STEPS)])
     # Within a start only what is new counts: starts are lifted apart, so that one maximum does.
     lifted = step + start * (int(step.max()) - int(step.min()) + 1)
@@ -218,6 +221,28 @@ def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) 
         first_count[is_new],
         np.where((epoch >= 0) & ~is_same & is_bar, in_epoch, 0),
     )
+
+
+def _over_epochs(rows: pa.Table) -> Ints:
+    """Numbers of the steps over all epochs, where they begin anew in each."""
+    import numpy as np
+
+    step = rows["step"].to_numpy().astype(np.int64)
+    if rows["epoch"].null_count:
+        return step
+    epoch = rows["epoch"].to_numpy().astype(np.int64)
+    is_next, moved = np.diff(epoch) > 0, np.diff(step)
+    is_own = rows["format"][0].as_py() == PLAIN
+    if is_own and is_next.any() and (moved[is_next] > 0).all():
+        return step  # they count on
+    if rows["total_steps_count"].null_count == 0:
+        length, epochs = rows["total_steps_count"].to_numpy(), epoch
+    else:
+        within = moved[~is_next & (moved > 0)]
+        length = int(step.max()) + (int(np.median(within)) if len(within) else 1)
+        epochs = epoch - epoch.min()
+    over_all = step + epochs * length
+    return over_all if over_all.max() <= MAX_STEP else step
 
 
 def _between_running_means(mean: Floats, step: Ints, is_same: Bools) -> Floats:

@@ -9,7 +9,7 @@ A pattern's groups say what a line holds, and their names in which unit:
   ``elapsed_ms``: since the training began; ``month``, ``day`` and
   ``day_clock`` where the date has no year;
 - ``input_wait_ms``, ``input_wait_s``: how long of that it waited for its input;
-  ``running_dur_s`` and ``running_input_wait_s``: the means of both since the epoch or the job began;
+  ``running_dur_s`` and ``running_input_wait_s``: means of both since the epoch or the job began;
 - ``samples``, ``tokens``: consumed so far; ``loss``, ``learning_rate``, ``grad_norm``;
 - ``tflops`` a GPU and ``mfu_percent`` as the program states them;
 - ``rank`` that says so, before any tag of a launcher's;

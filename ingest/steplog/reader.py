@@ -297,7 +297,8 @@ def _with_fields(steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     """The lines with a step, with what the format's further patterns find and no group has."""
     import polars as pl
 
-    line, more = pl.col("line").str, {name: [] for name, _ in known.fields}
+    line = pl.col("line").str
+    more: dict[str, list[pl.Expr]] = {name: [] for name, _ in known.fields}
     for name, pattern in known.fields:
         more[name].append(line.extract(pattern))
     return steps.filter(pl.col("step").is_not_null()).with_columns(

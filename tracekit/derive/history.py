@@ -227,21 +227,22 @@ def _over_epochs(rows: pa.Table) -> Ints:
     """Numbers of the steps over all epochs, where they begin anew in each."""
     import numpy as np
 
-    step = rows["step"].to_numpy().astype(np.int64)
+    step: Ints = rows["step"].to_numpy().astype(np.int64)
     if rows["epoch"].null_count:
         return step
-    epoch = rows["epoch"].to_numpy().astype(np.int64)
+    epoch: Ints = rows["epoch"].to_numpy().astype(np.int64)
     is_next, moved = np.diff(epoch) > 0, np.diff(step)
     is_own = rows["format"][0].as_py() == PLAIN
     if is_own and is_next.any() and (moved[is_next] > 0).all():
         return step  # they count on
     if rows["total_steps_count"].null_count == 0:
-        length, epochs = rows["total_steps_count"].to_numpy(), epoch
+        length: Ints | int = rows["total_steps_count"].to_numpy()
+        epochs = epoch
     else:
         within = moved[~is_next & (moved > 0)]
         length = int(step.max()) + (int(np.median(within)) if len(within) else 1)
         epochs = epoch - epoch.min()
-    over_all = step + epochs * length
+    over_all: Ints = step + epochs * length
     return over_all if over_all.max() <= MAX_STEP else step
 
 

@@ -171,6 +171,20 @@ def test_steps_of_ones_own_loop_that_begin_anew_are_counted_over_its_epochs() ->
     assert not found
 
 
+def test_a_line_that_is_printed_twice_is_timed_by_either() -> None:
+    rows = plain(*((0, step) for step in range(0, 600, 10)))
+    twice = [
+        row
+        for r in rows
+        for row in (
+            {**r, "place": 2 * r["place"] - 1, "time_ns": None},
+            {**r, "place": 2 * r["place"]},
+        )
+    ]
+    steps, _ = told(twice)
+    assert {s["wall_ns"] for s in steps[1:]} == {10 * SECOND}
+
+
 def test_steps_of_ones_own_loop_that_count_on_are_taken_as_they_are() -> None:
     on = [(step // 200, step) for step in range(0, 600, 10)]
     steps, _ = told(plain(*on))

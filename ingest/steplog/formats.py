@@ -4,8 +4,8 @@ A pattern's groups say what a line holds, and their names in which unit:
 
 - ``step``, ``total``: number of the step, and of the job's last one; ``epoch`` where steps count
   anew in each, counted from 0 (``epoch_from_1``: from 1);
-- ``dur_ms``, ``dur_s``: how long a step took, the mean since the line before where the format is
-  averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began,
+- ``dur_ms``, ``dur_s``, ``steps_per_s``: how long a step took, the mean since the line before
+  where the format is averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began,
   ``elapsed_ms``: since the training began; ``month``, ``day`` and
   ``day_clock`` where the date has no year;
 - ``input_wait_ms``, ``input_wait_s``: how long of that it waited for its input;
@@ -362,8 +362,9 @@ FORMATS: tuple[StepFormat, ...] = (
     StepFormat(
         PLAIN,
         ("loss", "Loss", "LOSS"),
-        r"(?i)\b(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:step|iter|iteration)s?\b[\"']?[ \t]*"
-        r"[:=#]?[ \t]*\[?[ \t]*(?P<step>\d+)(?:[ \t]*/[ \t]*(?P<total>\d+))?(?:[^\d.]|\.\D|\.?$)",
+        r"(?i)\b(?:(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:step|iter|iteration)s?\b[\"']?[ \t]*"
+        r"[:=#]?[ \t]*\[?|batch[ \t]\[?)[ \t]*(?P<step>\d+)(?:[ \t]*/[ \t]*(?P<total>\d+))?"
+        r"(?:[^\d.]|\.\D|\.?$)",
         "loops of one's own: a word for the step, its number, and a loss",
         fields=(
             ("epoch", r"(?i)\bepoch\b[\"']?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*(\d+)(?:[^\d.]|\.?$)"),
@@ -373,6 +374,11 @@ FORMATS: tuple[StepFormat, ...] = (
             ("dur_s", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),
             ("dur_s", rf"(?i){_STEP_TIME}[_ ]?\(?s(?:ec|econds)?\)?[\"']?{_IS}([\d.]+)"),
             ("dur_s", r"\b([\d.]+)[ \t]?s(?:ec|econds)?/(?:step|iter|it|batch)\b"),
+            ("steps_per_s", r"\b([\d.]+)[ \t]?(?:steps?|iters?|it|batch|batches)/s(?:ec)?\b"),
+            (
+                "steps_per_s",
+                rf"(?i)\b(?:steps?|iters?|it|batches)(?:_per_|/)s(?:ec|econd)?[\"']?{_IS}([\d.]+)",
+            ),
             ("input_wait_ms", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
             ("input_wait_ms", rf"(?i){_INPUT_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
             ("input_wait_s", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),

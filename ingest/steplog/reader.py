@@ -342,6 +342,9 @@ def _dur(what: str, groups: set[str]) -> pl.Expr:
         for unit, scale in (("ms", 1e6), ("s", 1e9))
         if f"{what}_{unit}" in groups
     ]
+    if what == "dur" and "steps_per_s" in groups:
+        pace = _real("steps_per_s", groups)
+        stated.append(pl.when(pace > 0).then(1e9 / pace))
     if not stated:
         return pl.lit(None, pl.Int64)
     dur_ns = pl.coalesce(stated)

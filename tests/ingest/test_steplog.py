@@ -242,6 +242,19 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "[2024-05-01 10:00:00] Train Iter 125 - Loss 2.5 (took 0.5)",
         {"step": 125, "dur_ns": None, "loss": 2.5, "time_ns": 1_714_557_600 * 10**9},
     ),
+    "icefall": (
+        "2024-05-01 10:00:00,500 INFO [train.py:546] (0/7) Epoch 1, batch 50, batch avg loss "
+        "0.6246, total avg loss: 0.6274, batch size: 10",
+        {"step": 50, "epoch": 1, "loss": 0.6246, "dur_ns": None},
+    ),
+    "a loop with its rate": (
+        "global step 10, epoch: 0, batch: 9, loss: 5.5, speed: 1.25 step/s",
+        {"step": 10, "epoch": 0, "dur_ns": 800_000_000},
+    ),
+    "a loop with its rate by name": (
+        "Step 10: loss=5.5 steps_per_sec=0.5 batch=32",
+        {"step": 10, "dur_ns": 2_000_000_000},
+    ),
     "a loop with its pace": (
         "Iteration 125: loss=2.5, 1.25 s/it",
         {"step": 125, "dur_ns": 1_250_000_000},
@@ -410,6 +423,7 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
         "validation_loss 2.5 at step 7",
         "step 0.5s loss 1.2",
         "step 1.5 loss 1.2",
+        "batch=32 loss 2.5",
         "the loss of a step 5 times as long",
         "INFO:tensorflow:global step 7: accuracy: 0.5 (1.500 sec/step)",
         "[INFO 2024-05-01 10:00:00] 0/2650, SamplesPerSec=13.2, MemAllocated=0.26GB",

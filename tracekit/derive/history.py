@@ -197,6 +197,9 @@ def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) 
     time = rows["time_ns"].to_numpy()
     ids = np.full(len(time), source_id, np.int64)
     end = np.where(time >= 0, corrected(time, ids, corrections), -1)
+    # Two handlers of one logger print a line twice, and the first may state no time.
+    is_again = (end[:-1] < 0) & (lifted[:-1] == lifted[1:])
+    end[:-1][is_again] = end[1:][is_again]
     dur = rows["dur_ns"].to_numpy().astype(float)
     is_averaged = rows["is_averaged"].to_numpy(zero_copy_only=False)[is_new]
     epoch = rows["epoch"].fill_null(-1).to_numpy()[is_new]

@@ -228,6 +228,13 @@ def test_ranks_that_wait_together_are_named_together_and_those_by_turns_not_at_a
     assert found.summary.startswith("Ranks 1-3 wait by turns for input in")
 
 
+def test_where_most_steps_wait_the_loss_is_a_bound() -> None:
+    (found,) = by_logs(held(5, hit_steps_count=30, lost_steps_count=30)).findings
+    assert found.summary.endswith(
+        "loses up to 2.50 s of a step of 15.0 s by it: up to 17 % of its time."
+    )
+
+
 @pytest.mark.parametrize(
     "told",
     [{"lost_ns": 0.44e9}, {"lost_steps_count": 2}, {"steps_count": 19}],

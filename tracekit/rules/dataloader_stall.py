@@ -159,13 +159,17 @@ def _by_logs(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome | N
     worst = max(held or late, key=lambda row: (row["longest_wait_ns"], -row["rank"]))
     who = ranks_phrase(ranks, (row["rank"] for row in rows))
     waits = "waits" if len(ranks) == 1 else "wait" if held else "wait by turns"
-    often = f"in {job['lost_steps_count']:,} of {max(r['steps_count'] for r in rows):,} steps"
+    steps = max(row["steps_count"] for row in rows)
+    often = f"in {job['lost_steps_count']:,} of {steps:,} steps"
+    # Steps without such a wait show how long the others are; elsewhere they may be as long.
+    at_most = "" if 2 * job["lost_steps_count"] < steps else "up to "
     found = facts.finding(
         Scope(ranks=tuple(ranks) if held else ()),
         f"{who} {waits} for input {often}, by their logs: up to "
         f"{seconds(worst['longest_wait_ns'] / 1e9)}, the median rank "
-        f"{seconds(worst['usual_wait_ns'] / 1e9)}. The job loses {seconds(job['lost_ns'] / 1e9)} "
-        f"of a step of {seconds(job['step_ns'] / 1e9)} by it: {share(lost)} of its time.",
+        f"{seconds(worst['usual_wait_ns'] / 1e9)}. The job loses {at_most}"
+        f"{seconds(job['lost_ns'] / 1e9)} of a step of {seconds(job['step_ns'] / 1e9)} by it: "
+        f"{at_most}{share(lost)} of its time.",
         (
             Evidence(
                 "share of the step that the job loses to ranks that wait longer for input",

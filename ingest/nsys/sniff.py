@@ -23,7 +23,8 @@ _TABLES = re.compile(
 )
 _STATS = re.compile(
     rb"(?m)^ *\*\* [^\n]{1,80} \((?:cuda|nvtx|osrt|openacc|mpi|nccl)_\w{1,40}\):\s*$"
-    rb"|\A(?:Time \(%\),Total Time \(ns\),(?:Instances|Count|Num Calls)|Range,Style,Total Proj Time),?"
+    rb"|\ATime \(%\),Total Time \(ns\),(?:Instances|Count|Num Calls),"
+    rb"|\ARange,Style,Total Proj Time"
 )
 """A table that ``nsys stats`` prints, or writes as CSV."""
 MAX_PROCESSES = 1024

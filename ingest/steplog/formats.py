@@ -363,7 +363,7 @@ FORMATS: tuple[StepFormat, ...] = (
         PLAIN,
         ("loss", "Loss", "LOSS"),
         r"(?i)\b(?:(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:step|iter|iteration)s?\b[\"']?[ \t]*"
-        r"[:=#]?[ \t]*\[?|batch[ \t]\[?)[ \t]*(?P<step>\d+)(?:[ \t]*/[ \t]*(?P<total>\d+))?"
+        r"[:=#]?[ \t]*\[?|batch(?:[ \t]|:)[ \t]*\[?)[ \t]*(?P<step>\d+)(?:[ \t]*/[ \t]*(?P<total>\d+))?"
         r"(?:[^\d.]|\.\D|\.?$)",
         "loops of one's own: a word for the step, its number, and a loss",
         fields=(
@@ -379,6 +379,9 @@ FORMATS: tuple[StepFormat, ...] = (
                 "steps_per_s",
                 rf"(?i)\b(?:steps?|iters?|it|batches)(?:_per_|/)s(?:ec|econd)?[\"']?{_IS}([\d.]+)",
             ),
+            # Whoever names both so has them from MMCV or Detectron2: in seconds.
+            ("dur_s", r"[^\w.]time: +([\d.]+)[ ,-]+data_time: +[\d.]+"),
+            ("input_wait_s", r"[^\w.]time: +[\d.]+[ ,-]+data_time: +([\d.]+)"),
             ("input_wait_ms", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
             ("input_wait_ms", rf"(?i){_INPUT_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
             ("input_wait_s", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),

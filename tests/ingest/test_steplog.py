@@ -247,6 +247,12 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "0.6246, total avg loss: 0.6274, batch size: 10",
         {"step": 50, "epoch": 1, "loss": 0.6246, "dur_ns": None},
     ),
+    "a loop with its times in MMCV's words": (
+        "[05/20 15:24:40] eta: 0:05:32 - epoch: 5/20 - batch: 9/13 - loss_cls: 0.25 - "
+        "total_loss: 0.5 - time: 12.5000 - data_time: 12.2500 - lr: 0.009097 - max_mem: 9540M",
+        {"step": 9, "total_steps_count": 13, "epoch": 5, "dur_ns": 12_500_000_000,
+         "input_wait_ns": 12_250_000_000},
+    ),
     "a loop with its rate": (
         "global step 10, epoch: 0, batch: 9, loss: 5.5, speed: 1.25 step/s",
         {"step": 10, "epoch": 0, "dur_ns": 800_000_000},

@@ -58,7 +58,9 @@ def history(
     lines = _joined(_logs(con, source_ids, corrections))
     if lines is None:
         return arrow("logged_step", []), []
-    return _table(lines), episodes(lines, phases.of_lines(con, lines.source, lines.place))
+    return _table(lines), episodes(
+        lines, phases.of_lines(con, lines.source, lines.place, lines.dur)
+    )
 
 
 # --- from files to one series --------------------------------------------------------------------

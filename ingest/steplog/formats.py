@@ -363,8 +363,8 @@ FORMATS: tuple[StepFormat, ...] = (
         PLAIN,
         ("loss", "Loss", "LOSS"),
         r"(?i)\b(?:(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:step|iter|iteration)s?\b[\"']?[ \t]*"
-        r"[:=#]?[ \t]*\[?|batch(?:[ \t]|:)[ \t]*\[?)[ \t]*(?P<step>\d+)(?:[ \t]*/[ \t]*(?P<total>\d+))?"
-        r"(?:[^\d.]|\.\D|\.?$)",
+        r"[:=#]?[ \t]*\[?|batch(?:[ \t]|:)[ \t]*\[?)[ \t]*"
+        r"(?P<step>\d+)(?:[ \t]*/[ \t]*(?P<total>\d+))?(?:[^\d.]|\.\D|\.?$)",
         "loops of one's own: a word for the step, its number, and a loss",
         fields=(
             ("epoch", r"(?i)\bepoch\b[\"']?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*(\d+)(?:[^\d.]|\.?$)"),

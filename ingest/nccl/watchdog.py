@@ -22,7 +22,7 @@ _GROUP = re.compile(
 _WORK = re.compile(rb"WorkNCCL\((?P<body>[^()]{0,400}(?:\(ms\)[^()]{0,100})?)\)")
 _WORD = re.compile(rb"\b(SeqNum|OpType|NumelIn|NumelOut|Timeout\(ms\))=([\w-]{1,40})")
 _RAN = re.compile(rb"ran for (\d{1,12}) milliseconds")
-_PROGRESS = re.compile(rb"last (enqueued|started|completed)(?: NCCL)? work: (-?\d{1,20})")
+_PROGRESS = re.compile(rb"[Ll]ast (enqueued|started|completed)(?: NCCL)? work: (-?\d{1,20})")
 _DETECTED = re.compile(
     rb"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work)\s?: (-?\d{1,20})"
 )

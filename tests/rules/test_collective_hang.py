@@ -35,6 +35,19 @@ def test_the_rank_behind_did_not_join(build: Build) -> None:
     assert finding.scope.ranks == (1,)
 
 
+def test_a_rank_that_is_only_told_to_dump_says_how_far_it_came(build: Build) -> None:
+    """Its own watchdog has nothing to wait for; another rank's tells it to write what it has."""
+    head, _, _ = progress(1, 8, 8).partition("Exception")
+    told = (
+        f"{head}Received a dump signal due to a collective timeout from  rank 0 and we will try our "
+        "best to dump the debug info. Last enqueued NCCL work: 8, last completed NCCL work: 8."
+    )
+    facts = build(text(timeout(0), progress(0, 9, 8), timeout(2), progress(2, 9, 8), told))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.summary.startswith("Rank 1 did not join: ranks 0,2 wait")
+    assert finding.scope.ranks == (1,)
+
+
 def test_a_rank_that_wrote_nothing_is_a_candidate_not_a_culprit(build: Build) -> None:
     facts = build(text([timeout(r) for r in (0, 1, 3)]))
     (finding,) = findings("collective-hang", facts)

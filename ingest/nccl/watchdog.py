@@ -12,6 +12,9 @@ WORDS = (
     b"atchdog", b"WorkNCCL(", b"last enqueued", b"at NCCL work", b"eartbeat monitor",
     b"ProcessGroupNCCL",
 )  # fmt: skip
+_TOLD = b"due to a collective timeout"
+"""A rank that writes what it has, since its own or another's watchdog timed out: in which call is
+not said."""
 KEY = re.compile(b"|".join(map(re.escape, WORDS)))
 _GLOBAL = re.compile(rb"\[rank(\d{1,7})\]")
 _GROUP = re.compile(
@@ -78,6 +81,8 @@ class WatchdogReader:
             self._timeout(line, work["body"], fields, (place, group, rank, world))
         if progress or detected is not None:
             self._progress(progress, detected, fields, (place, group, rank, world))
+        if work is None and _TOLD in line:
+            self.log_rows.add((place, "watchdog-told", "error", fields))
         return True
 
     def _timeout(

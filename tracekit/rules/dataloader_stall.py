@@ -67,6 +67,9 @@ class DataloaderStallThresholds(StallThresholds, LatenessThresholds, ExcessThres
         0.5,
         "of what logs of several ranks show as lost: who is late in less of it is late by turns",
     )
+    max_logged_hits_ratio: float = threshold(
+        0.5, "of the steps: the others show how long one is without such a wait; beyond, a bound"
+    )
     min_begins_ratio: float = threshold(
         0.5, "of all waiting: in the first steps of epochs, it is the workers' beginning"
     )
@@ -161,8 +164,7 @@ def _by_logs(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome | N
     waits = "waits" if len(ranks) == 1 else "wait" if held else "wait by turns"
     steps = max(row["steps_count"] for row in rows)
     often = f"in {job['lost_steps_count']:,} of {steps:,} steps"
-    # Steps without such a wait show how long the others are; elsewhere they may be as long.
-    at_most = "" if 2 * job["lost_steps_count"] < steps else "up to "
+    at_most = "up to " if job["lost_steps_count"] >= limits.max_logged_hits_ratio * steps else ""
     found = facts.finding(
         Scope(ranks=tuple(ranks) if held else ()),
         f"{who} {waits} for input {often}, by their logs: up to "

@@ -22,7 +22,7 @@ from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.words import Block, any_of
 
 WORDS = (b"across ranks (ms):", b"time (ms) | ")
-_KEYS = any_of(WORDS)
+KEYS = any_of(WORDS)
 MAX_BETWEEN = 200
 """Lines of others within a block of timers, beyond which it has ended."""
 MAX_NAME_CHARS = 60
@@ -82,7 +82,7 @@ class TimerReader:
 
     def take(self, lines: Iterable[tuple[int, bytes]], block: Block) -> None:
         """Look at lines with their places; ``block`` is all of them, and perhaps more."""
-        if self._open is None and not block.holds(_KEYS):
+        if self._open is None and not block.holds(KEYS):
             return
         for place, line in lines:
             if b"ms)" in line and self._head(place, line):

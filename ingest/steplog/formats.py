@@ -296,6 +296,48 @@ FORMATS: tuple[StepFormat, ...] = (
         "TensorFlow's tutorials and Inception (cifar10_train, inception_train)",
     ),
     StepFormat(
+        "tf_models",
+        (" per-step time ",),
+        rf"\bStep (?P<step>\d+) per-step time (?P<dur_s>[\d.]+)s(?: loss=(?P<loss>{_NUMBER}|nan))?",
+        "TensorFlow's object detection (model_lib_v2)",
+        is_averaged=True,
+    ),
+    StepFormat(
+        "paddle",
+        ("batch_cost",),
+        # Of both the step counts over the job: an epoch that is printed beside is not its own.
+        r"(?:\[TRAIN\]\s+epoch[:=] ?\d+, iter[:=]|\bglobal[ _]step:?) ?(?P<step>\d+)"
+        r"(?:/(?P<total>\d+))?, ",
+        "PaddleSeg, PaddleOCR and what is built on it, PaddleNLP",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r"\b(?:avg_)?batch_cost[:=] ?([\d.]+)"),
+            ("input_wait_s", r"\b(?:avg_)?reader_cost[:=] ?([\d.]+)"),
+            ("loss", rf"\bloss[:=] ?({_NUMBER})"),
+            ("learning_rate", rf"\b(?:lr|learning rate)[:=] ?({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "paddle_detection",
+        (" batch_cost: ",),
+        r"\bEpoch: \[(?P<epoch>\d+)\] +\[ *(?P<step>\d+)/(?P<total>\d+)\] +",
+        "PaddleDetection and PaddleX (LogPrinter)",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r" batch_cost: ([\d.]+)"),
+            ("input_wait_s", r" data_cost: ([\d.]+)"),
+            ("loss", rf" loss: ({_NUMBER})"),
+            ("learning_rate", rf" learning_rate: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "modded_nanogpt",
+        ("ms step_avg:",),
+        rf"\bstep:(?P<step>\d+)/(?P<total>\d+) (?:train_loss:(?P<loss>{_NUMBER}|nan) )?"
+        r"train_time:(?P<elapsed_ms>\d+)ms step_avg:",
+        "modded-nanogpt and what copies it",
+    ),
+    StepFormat(
         "mxnet",
         ("samples/sec",),
         r"(?:\b(?:Epoch|Iter)\[\d+\] Batch ?\[(?:\d+-)?|\[Epoch \d+\] ?\[Batch )"

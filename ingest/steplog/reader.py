@@ -370,6 +370,8 @@ def _elapsed(groups: set[str]) -> pl.Expr:
 
     if "day_clock" in groups:
         return _in_year()
+    if "elapsed_ms" in groups:
+        return _integer("elapsed_ms", groups, MAX_HOURS * 3_600_000) * 1_000_000
     if "elapsed" not in groups:
         return pl.lit(None, pl.Int64)
     text = pl.col("elapsed").str

@@ -126,6 +126,37 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "elapsed_ns": (60 * 86_400 + 11 * 3600 + 27 * 60 + 4) * 10**9,
         },
     ),
+    "tf_models": (
+        "I0501 10:00:00.500000 139735407601536 model_lib_v2.py:652] Step 700 per-step time 0.736s "
+        "loss=1.774",
+        {"step": 700, "dur_ns": 736_000_000, "is_averaged": True, "loss": 1.774, "time_ns": None},
+    ),
+    "paddle": (
+        "2024-05-01 10:00:00 [INFO]\t[TRAIN] epoch: 3, iter: 40/500, loss: 1.8769, lr: 0.009295, "
+        "batch_cost: 0.3483, reader_cost: 0.00205, ips: 5.7421 samples/sec | ETA 00:02:40",
+        {
+            "step": 40, "epoch": None, "total_steps_count": 500, "dur_ns": 348_300_000,
+            "is_averaged": True, "input_wait_ns": 2_050_000, "loss": 1.8769,
+            "learning_rate": 0.009295, "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
+    "paddle_detection": (
+        "[05/01 10:00:00] ppdet.engine.callbacks INFO: Epoch: [0] [2090/7312] learning_rate: "
+        "0.000029 loss: 4.441298 loss_cls: 1.255100 eta: 67 days, 8:58:02 batch_cost: 0.4535 "
+        "data_cost: 0.2961 ips: 35.2787 images/s",
+        {
+            "step": 2090, "epoch": 0, "total_steps_count": 7312, "dur_ns": 453_500_000,
+            "is_averaged": True, "input_wait_ns": 296_100_000, "loss": 4.441298,
+            "learning_rate": 0.000029, "time_ns": None,
+        },
+    ),
+    "modded_nanogpt": (
+        "step:5100/20000 train_loss:2.1995 train_time:221774ms step_avg:43.49ms",
+        {
+            "step": 5100, "total_steps_count": 20000, "elapsed_ns": 221_774 * 10**6,
+            "dur_ns": None, "loss": 2.1995, "time_ns": None,
+        },
+    ),
     "yolox": (
         "2024-05-01 10:00:00.500 | INFO     | yolox.core.trainer:after_iter:260 - epoch: 2/300, "
         "iter: 150/1242, gpu mem: 20174Mb, iter_time: 0.158s, data_time: 0.001s, total_loss: 11.4, "
@@ -198,6 +229,25 @@ def test_each_program_says_its_step_in_its_own_words(tmp_path: Path, known: str)
 
 
 OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "PaddleOCR": (
+        "[2024/05/01 10:00:00] openrec INFO: epoch: [1/2], global_step: 110, lr: 0.000005, loss: "
+        "63.990349, avg_reader_cost: 0.01058 s, avg_batch_cost: 0.18164 s, avg_samples: 64.0, ips: "
+        "352.35357 samples/s, eta: 0:32:12",
+        {
+            "step": 110, "epoch": None, "total_steps_count": None, "dur_ns": 181_640_000,
+            "input_wait_ns": 10_580_000, "loss": 63.990349, "learning_rate": 0.000005,
+            "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
+    "PaddleSeg of 2021": (
+        "2024-05-01 10:00:00 [INFO]\t[TRAIN] epoch=1, iter=5/100, loss=2.8735, lr=0.009639, "
+        "batch_cost=0.8913, reader_cost=0.2592 | ETA 00:01:24",
+        {"step": 5, "dur_ns": 891_300_000, "input_wait_ns": 259_200_000, "loss": 2.8735},
+    ),
+    "modded-nanogpt without a loss": (
+        "step:2/1750 train_time:130ms step_avg:65.1ms",
+        {"step": 2, "total_steps_count": 1750, "elapsed_ns": 130_000_000, "loss": None},
+    ),
     "Megatron-LM of 2019": (
         " iteration      100/  320000 | elapsed time per iteration (ms): 500.0 | learning rate "
         "1.500E-05 | lm loss 9.250000E+00 | loss scale 8192.0 |",

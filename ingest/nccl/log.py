@@ -178,6 +178,7 @@ class LogReader:
         self.long_count += bool(batch) and len(batch[-1]) > lines.MAX_LINE_BYTES
         self.garbled_count += seen.garbled_count
         self.steps.take(looked)
+        self.timers.take_steps(looked.with_parts)
         for reader in (self.phases, self.timers):
             reader.take(looked.others(), seen.others)
         is_open = self.failures.is_open or self.stacks.is_open

@@ -51,6 +51,8 @@ class StepFormat:
     """Whether its numbers may have commas between thousands."""
     has_thousands: bool = False
     """Whether its durations may end in K or M, of three digits: 11.5K."""
+    has_parts: bool = False
+    """Whether its line tells how long the parts of the step took, as ``timers`` reads them."""
     quick: str | None = None
     """Of the most usual form, from the line's start, in which each character allows one way on:
     Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
@@ -168,6 +170,7 @@ FORMATS: tuple[StepFormat, ...] = (
             ("loss", rf"\bactor/pg_loss:(?:np\.float64\()?({_NUMBER})"),
             ("grad_norm", rf"\bactor/grad_norm:(?:np\.float64\()?({_NUMBER})"),
         ),
+        has_parts=True,
     ),
     StepFormat(
         "composer",

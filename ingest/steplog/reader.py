@@ -60,6 +60,8 @@ class Looked(NamedTuple):
     """Steps of each format, and what its lines say beside them."""
     taken: dict[int, bool]
     """Places of lines that are steps', and whether they are bars."""
+    with_parts: list[Line]
+    """Lines of steps that tell how long the parts of the step took."""
 
     @property
     def others_count(self) -> int:
@@ -96,7 +98,7 @@ class StepReader:
 
     def look(self, block: Block, first_place: int) -> Looked:
         """The steps of consecutive lines; ``first_place`` is the number of the first."""
-        looked = Looked(block, first_place, [], {})
+        looked = Looked(block, first_place, [], {}, [])
         if not self._met:
             self._meet(block.text)
             if not self._met:
@@ -127,6 +129,9 @@ class StepReader:
             if steps.height:
                 taken = steps["place"].unique()
                 looked.taken.update(dict.fromkeys(taken.to_list(), known.is_bar))
+                if known.has_parts:
+                    places_found = sorted(taken.to_list())
+                    looked.with_parts.extend((p, block.lines[p - first_place]) for p in places_found)
                 asked = asked.filter(~pl.col("place").is_in(taken.implode()))
             if steps.height or said is not None:
                 looked.steps.append((known, steps, said))

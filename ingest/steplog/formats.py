@@ -67,6 +67,8 @@ class StepFormat:
     """Whether its numbers may have commas between thousands."""
     has_thousands: bool = False
     """Whether its durations may end in K or M, of three digits: 11.5K."""
+    has_parts: bool = False
+    """Whether its line tells how long the parts of the step took, as ``timers`` reads them."""
     quick: str | None = None
     """Of the most usual form, from the line's start, in which each character allows one way on:
     Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
@@ -184,6 +186,7 @@ FORMATS: tuple[StepFormat, ...] = (
             ("loss", rf"\bactor/pg_loss:(?:np\.float64\()?({_NUMBER})"),
             ("grad_norm", rf"\bactor/grad_norm:(?:np\.float64\()?({_NUMBER})"),
         ),
+        has_parts=True,
     ),
     StepFormat(
         "composer",
@@ -326,6 +329,48 @@ FORMATS: tuple[StepFormat, ...] = (
         "TensorFlow's tutorials and Inception (cifar10_train, inception_train)",
     ),
     StepFormat(
+        "tf_models",
+        (" per-step time ",),
+        rf"\bStep (?P<step>\d+) per-step time (?P<dur_s>[\d.]+)s(?: loss=(?P<loss>{_NUMBER}|nan))?",
+        "TensorFlow's object detection (model_lib_v2)",
+        is_averaged=True,
+    ),
+    StepFormat(
+        "paddle",
+        ("batch_cost",),
+        # Of both the step counts over the job: an epoch that is printed beside is not its own.
+        r"(?:\[TRAIN\]\s+epoch[:=] ?\d+, iter[:=]|\bglobal[ _]step:?) ?(?P<step>\d+)"
+        r"(?:/(?P<total>\d+))?, ",
+        "PaddleSeg, PaddleOCR and what is built on it, PaddleNLP",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r"\b(?:avg_)?batch_cost[:=] ?([\d.]+)"),
+            ("input_wait_s", r"\b(?:avg_)?reader_cost[:=] ?([\d.]+)"),
+            ("loss", rf"\bloss[:=] ?({_NUMBER})"),
+            ("learning_rate", rf"\b(?:lr|learning rate)[:=] ?({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "paddle_detection",
+        (" batch_cost: ",),
+        r"\bEpoch: \[(?P<epoch>\d+)\] +\[ *(?P<step>\d+)/(?P<total>\d+)\] +",
+        "PaddleDetection and PaddleX (LogPrinter)",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r" batch_cost: ([\d.]+)"),
+            ("input_wait_s", r" data_cost: ([\d.]+)"),
+            ("loss", rf" loss: ({_NUMBER})"),
+            ("learning_rate", rf" learning_rate: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "modded_nanogpt",
+        ("ms step_avg:",),
+        rf"\bstep:(?P<step>\d+)/(?P<total>\d+) (?:train_loss:(?P<loss>{_NUMBER}|nan) )?"
+        r"train_time:(?P<elapsed_ms>\d+)ms step_avg:",
+        "modded-nanogpt and what copies it",
+    ),
+    StepFormat(
         "mxnet",
         ("samples/sec",),
         r"(?:\b(?:Epoch|Iter)\[\d+\] Batch ?\[(?:\d+-)?|\[Epoch \d+\] ?\[Batch )"
@@ -352,12 +397,6 @@ FORMATS: tuple[StepFormat, ...] = (
         r"(?P<total>[0-9]+) \[(?P<elapsed>[0-9](?:[0-9](?:[0-9]+:[0-9]{2}:[0-9]{2}"
         r"|:[0-9]{2}(?::[0-9]{2})?)|:[0-9]{2}:[0-9]{2}))<"
         r"[^,\]]{1,20}, +(?:[0-9.]+|\?)(?:it/s|s/it)",
-    ),
-    StepFormat(
-        "modded_nanogpt",
-        ("step_avg:",),
-        r"\bstep:(?P<step>\d+)/(?P<total>\d+) .*?\btrain_time:(?P<elapsed_ms>\d+)ms step_avg:",
-        "modded-nanogpt (train_gpt.py)",
     ),
     StepFormat(
         PLAIN,

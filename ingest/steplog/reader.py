@@ -6,7 +6,8 @@ pattern a format takes them apart. A line that ends no step is left to other rea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
@@ -50,8 +51,38 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+class Looked(NamedTuple):
+    """What a block of lines says, by itself: of what stands in others it knows nothing."""
+
+    block: Block
+    first_place: int
+    """The number of its first line."""
+    steps: list[tuple[StepFormat, pl.DataFrame, pl.DataFrame | None]]
+    """Steps of each format, and what its lines say beside them."""
+    taken: dict[int, bool]
+    """Places of lines that are steps', and whether they are bars."""
+    with_parts: list[Line]
+    """Lines of steps that tell how long the parts of the step took."""
+
+    @property
+    def others_count(self) -> int:
+        """Lines that are no step's, those with something behind a bar among them at most."""
+        return len(self.block.lines) - sum(not is_bar for is_bar in self.taken.values())
+
+    def others(self) -> Iterator[Line]:
+        """Lines that are no step's, and what is printed behind bars."""
+        for place, line in enumerate(self.block.lines, self.first_place):
+            if place not in self.taken:
+                yield place, line
+            elif self.taken[place]:  # a bar ends without a line feed, so the next text follows
+                behind = _behind_bar(line)
+                if behind:
+                    yield place, behind
+
+
 class StepReader:
-    """Takes the lines of steps out of a job's output."""
+    """Takes the lines of steps out of a job's output: ``look`` at blocks in any order, by several
+    threads, then ``take`` what was seen in the lines' order."""
 
     def __init__(self, sink: Sink, own_pattern: str | None = None, rank: int | None = None) -> None:
         """``rank`` is what the file's name says: of lines that name none themselves."""
@@ -68,20 +99,17 @@ class StepReader:
         self._window: tuple[int, int] | None = None
         self._zones: set[bool] = set()
 
-    def take(self, block: Block, first_place: int) -> list[Line] | None:
-        """Write the steps of consecutive lines; the other lines, or None where none is a step.
-
-        ``first_place`` is the number of the first.
-        """
+    def look(self, block: Block, first_place: int) -> Looked:
+        """The steps of consecutive lines; ``first_place`` is the number of the first."""
+        looked = Looked(block, first_place, [], {}, [])
         if not self._met:
             self._meet(block.text)
             if not self._met:
-                return None
+                return looked
         import polars as pl
 
         places, text = _pieces(block, first_place)
         asked = pl.DataFrame({"place": places, "line": text}).with_row_index()
-        taken: dict[int, bool] = {}
         is_new_asked = False
         """Whether what earlier formats left was asked for the markers of those never met."""
         for known in self._formats:
@@ -100,28 +128,36 @@ class StepReader:
             if not rows.height:
                 continue
             steps = _found(rows, known, self._rank)
+            said = None
             if known.is_bar:
-                steps = self._metrics.join(rows, steps)
+                said = self._metrics.said(rows)
+            elif known.below:
+                said = self._below[known].said(rows, known)
             if steps.height:
-                taken |= dict.fromkeys(steps["place"].unique().to_list(), known.is_bar)
-                asked = asked.join(steps.select("place"), on="place", how="anti")
-            if known.below:
-                steps = self._below[known].join(rows, steps, known)
+                taken = steps["place"].unique()
+                looked.taken.update(dict.fromkeys(taken.to_list(), known.is_bar))
+                if known.has_parts:
+                    places_found = sorted(taken.to_list())
+                    looked.with_parts.extend(
+                        (p, block.lines[p - first_place]) for p in places_found
+                    )
+                asked = asked.filter(~pl.col("place").is_in(taken.implode()))
+            if steps.height or said is not None:
+                looked.steps.append((known, steps, said))
+            if not asked.height:
+                break
+        return looked
+
+    def take(self, looked: Looked) -> None:
+        """Write the steps of the lines that follow those before."""
+        for known, found, said in looked.steps:
+            steps = found
+            if known.is_bar and said is not None:
+                steps = self._metrics.join(said, steps)
+            elif said is not None:
+                steps = self._below[known].join(said, steps, known)
             if steps.height:
                 self._write(steps, known)
-        if not taken:
-            return None
-        lines = block.lines
-        if not any(taken.values()):
-            numbered = enumerate(lines, first_place)
-            return [(place, line) for place, line in numbered if line and place not in taken]
-        rest = []
-        for place, line in enumerate(lines, first_place):
-            # A bar ends without a line feed, so what is printed next stands behind it.
-            behind = _behind_bar(line) if taken.get(place) else line
-            if behind and (place not in taken or taken[place]):
-                rest.append((place, behind))
-        return rest
 
     def _meet(self, text: pl.Series) -> None:
         """Notice the formats whose markers lines hold."""

@@ -89,10 +89,6 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
          "input_wait_ns": 332_459_000_000, "loss": 1.25, "grad_norm": 0.5, "learning_rate": 6e-5,
          "time_ns": 1_714_557_600 * 10**9},
     ),
-    "modded_nanogpt": (
-        "step:125/1750 val_loss:4.3100 train_time:10000ms step_avg:80.00ms",
-        {"step": 125, "total_steps_count": 1750, "elapsed_ns": 10_000_000_000, "dur_ns": None},
-    ),
     "plain": (
         "2024-05-01 10:00:00,500 - INFO - rank 3 Epoch: [2/10] Step: 1200/5000, Loss: 2.25, "
         "LR: 1.5e-4, data_time: 0.250s, step_time: 1.500s",
@@ -145,6 +141,37 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "step": 1259, "epoch": None, "dur_ns": None, "running_dur_ns": 332_200_000,
             "input_wait_ns": 33_400_000, "loss": 1.012, "learning_rate": 0.01, "time_ns": None,
             "elapsed_ns": (60 * 86_400 + 11 * 3600 + 27 * 60 + 4) * 10**9,
+        },
+    ),
+    "tf_models": (
+        "I0501 10:00:00.500000 139735407601536 model_lib_v2.py:652] Step 700 per-step time 0.736s "
+        "loss=1.774",
+        {"step": 700, "dur_ns": 736_000_000, "is_averaged": True, "loss": 1.774, "time_ns": None},
+    ),
+    "paddle": (
+        "2024-05-01 10:00:00 [INFO]\t[TRAIN] epoch: 3, iter: 40/500, loss: 1.8769, lr: 0.009295, "
+        "batch_cost: 0.3483, reader_cost: 0.00205, ips: 5.7421 samples/sec | ETA 00:02:40",
+        {
+            "step": 40, "epoch": None, "total_steps_count": 500, "dur_ns": 348_300_000,
+            "is_averaged": True, "input_wait_ns": 2_050_000, "loss": 1.8769,
+            "learning_rate": 0.009295, "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
+    "paddle_detection": (
+        "[05/01 10:00:00] ppdet.engine.callbacks INFO: Epoch: [0] [2090/7312] learning_rate: "
+        "0.000029 loss: 4.441298 loss_cls: 1.255100 eta: 67 days, 8:58:02 batch_cost: 0.4535 "
+        "data_cost: 0.2961 ips: 35.2787 images/s",
+        {
+            "step": 2090, "epoch": 0, "total_steps_count": 7312, "dur_ns": 453_500_000,
+            "is_averaged": True, "input_wait_ns": 296_100_000, "loss": 4.441298,
+            "learning_rate": 0.000029, "time_ns": None,
+        },
+    ),
+    "modded_nanogpt": (
+        "step:5100/20000 train_loss:2.1995 train_time:221774ms step_avg:43.49ms",
+        {
+            "step": 5100, "total_steps_count": 20000, "elapsed_ns": 221_774 * 10**6,
+            "dur_ns": None, "loss": 2.1995, "time_ns": None,
         },
     ),
     "yolox": (
@@ -264,6 +291,25 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "a loop with its pace": (
         "Iteration 125: loss=2.5, 1.25 s/it",
         {"step": 125, "dur_ns": 1_250_000_000},
+    ),
+    "PaddleOCR": (
+        "[2024/05/01 10:00:00] openrec INFO: epoch: [1/2], global_step: 110, lr: 0.000005, loss: "
+        "63.990349, avg_reader_cost: 0.01058 s, avg_batch_cost: 0.18164 s, avg_samples: 64.0, ips: "
+        "352.35357 samples/s, eta: 0:32:12",
+        {
+            "step": 110, "epoch": None, "total_steps_count": None, "dur_ns": 181_640_000,
+            "input_wait_ns": 10_580_000, "loss": 63.990349, "learning_rate": 0.000005,
+            "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
+    "PaddleSeg of 2021": (
+        "2024-05-01 10:00:00 [INFO]\t[TRAIN] epoch=1, iter=5/100, loss=2.8735, lr=0.009639, "
+        "batch_cost=0.8913, reader_cost=0.2592 | ETA 00:01:24",
+        {"step": 5, "dur_ns": 891_300_000, "input_wait_ns": 259_200_000, "loss": 2.8735},
+    ),
+    "modded-nanogpt without a loss": (
+        "step:2/1750 train_time:130ms step_avg:65.1ms",
+        {"step": 2, "total_steps_count": 1750, "elapsed_ns": 130_000_000, "loss": None},
     ),
     "Megatron-LM of 2019": (
         " iteration      100/  320000 | elapsed time per iteration (ms): 500.0 | learning rate "

@@ -18,7 +18,7 @@ TABLES = (
         col(
             "elapsed_ns",
             "BIGINT",
-            "Since the bar began, or the year where a date names none; whole seconds.",
+            "Since the bar or job began, or the year where a date names none; mostly whole s.",
         ),
         col("dur_ns", "BIGINT", "How long a step took, as stated; null where the line does not."),
         col("is_averaged", "BOOLEAN", "Whether dur_ns is the mean since the line before."),

@@ -204,14 +204,15 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
 
 def _in_call(facts: Facts, group: str | None, sequence: int) -> set[int]:
     """The ranks that asked for a call of a group and have not done it, by their own counts."""
-    return {
-        k
-        for r in facts.of("watchdog")
-        if group is not None
+    if group is None:
+        return set()
+    rows = [
+        r for r in facts.of("watchdog")
+        if r["last_enqueued"] is not None and r["last_completed"] is not None
         and _is_same(r["group_name"], group)
-        and None not in (r["last_enqueued"], r["last_completed"], k := _rank(r))
         and int(r["last_completed"]) < sequence <= int(r["last_enqueued"])
-    }
+    ]  # fmt: skip
+    return {k for r in rows if (k := _rank(r)) is not None}
 
 
 def _told(facts: Facts) -> Logged | None:

@@ -490,7 +490,7 @@ def lost_member(make_job: MakeJob, **told: Any) -> tuple[Finding, Finding, Facts
     """A hang in which nobody is named, or who is told, and the failure of rank 1."""
     facts = make_job().stall("input_stall", [1], range(1, 11), 50).facts()
     base = replace(build_report(facts).findings[0], severity=Severity.CRITICAL, impact=Impact())
-    nobody = {"scope": Scope(), "candidates": Candidates()}
+    nobody: dict[str, Any] = {"scope": Scope(), "candidates": Candidates()}
     hang = replace(base, id="collective-hang/all", rule="collective-hang", **(nobody | told))
     failure = replace(base, id="first-failure/1", rule="first-failure", scope=Scope(ranks=(1,)))
     return hang, failure, facts

@@ -292,21 +292,19 @@ class Search:
         into = self.least_ns[group.clocks[columns]] - group.entry_ns[:, columns]
         met = into.min(axis=1)
         is_less = met < self._met[index]
-        if wanted is not None:
+        if wanted is not None and is_less.any():
             # Nobody leaves with less than this.
             least = met + self.bounds.least_exit_ns[index]
-            is_less &= least < wanted.most_ns()
-            if not is_less.any():
-                return
-            if not (is_less & (least < wanted.limit_ns())).any():
+            limit = wanted.limit_ns()
+            near = is_less & (least >= limit) & (least < wanted.most_ns())
+            is_less &= least < limit
+            if near.any():
                 # Whoever leaves is too far for others to be reached by him.
-                self._met[index][is_less] = met[is_less]
+                self._met[index][near] = met[near]
                 among = wanted.columns_of(index)
-                out = met[is_less, None] + group.exit_ns[np.ix_(is_less, among)]
                 clocks = group.clocks[among]
-                nearer = out.min(axis=0)
+                nearer = (met[near, None] + group.exit_ns[np.ix_(near, among)]).min(axis=0)
                 self.least_ns[clocks] = np.minimum(self.least_ns[clocks], nearer)
-                return
         rows = np.flatnonzero(is_less)
         if not len(rows):
             return

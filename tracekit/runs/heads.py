@@ -14,7 +14,7 @@ from tracekit.values import MAX_RANKS
 if TYPE_CHECKING:
     from tracekit.ingest.base import SourceFile
 
-FROM_BYTES = 64 << 20
+FROM_BYTES = 16 << 20
 """Smaller inputs are read: then the candidates have ranks, and numbers for ``--attempt``."""
 
 FEW_HEADS = 64

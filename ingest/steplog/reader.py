@@ -132,7 +132,7 @@ class StepReader:
                 if known.has_parts:
                     places_found = sorted(taken.to_list())
                     looked.with_parts.extend((p, block.lines[p - first_place]) for p in places_found)
-                asked = asked.filter(~pl.col("place").is_in(taken.implode()))
+                asked = asked.join(steps.select("place"), on="place", how="anti")
             if steps.height or said is not None:
                 looked.steps.append((known, steps, said))
             if not asked.height:

@@ -24,6 +24,7 @@ from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import Looked, StepReader
 from tracekit.ingest.steplog.timers import TimerReader
 from tracekit.ingest.steplog.words import Block, any_of
+from tracekit.ingest.traces.names import rank_of_name
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
           "BFloat16", "Float8_e4m3fn", "Float8_e5m2")  # fmt: skip
@@ -123,7 +124,9 @@ class LogReader:
         self.comm_rows = Rows(sink, "nccl_comm", COMM_COLUMNS)
         self.bench = bench.BenchReader(sink, self._plain_event)
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
-        self.steps = StepReader(sink, dict(source.columns).get(STEP_PATTERN))
+        self.steps = StepReader(
+            sink, dict(source.columns).get(STEP_PATTERN), rank_of_name(source.name)
+        )
         self.failures = failures.FailureReader(sink)
         self.stacks = stacks.StackReader(sink, source.path)
         self.phases = PhaseReader(sink)

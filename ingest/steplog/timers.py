@@ -37,7 +37,9 @@ _LONGEST = re.compile(_BEFORE + _NAME + rb" \.{1,80}: " + _MS + rb"\s*$")
 _PART = re.compile(rb"(?:^|[\]:>] ?|: ) {2}" + _NAME + rb":\s*$")
 _OF_RANK = re.compile(rb" {2}rank +(\d{1,7}): " + _MS + rb"\s*$")
 _SAID = re.compile(rb"([A-Za-z][\w/ -]{0,80}): " + _MS + rb"\s*$")
-_OF_STEP = re.compile(rb"\btiming_s/(?!step:)([a-z_]{1,60}):(?:np\.float64\()?(\d{1,9}(?:\.\d{1,9})?)")
+_OF_STEP = re.compile(
+    rb"\btiming_s/(?!step:)([a-z_]{1,60}):(?:np\.float64\()?(\d{1,9}(?:\.\d{1,9})?)"
+)
 _TAG = re.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
 _BETWEEN = re.compile(rb"[-_/ ]+")
 _WORDS = frozenset(

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 BAR = "tqdm"
+PLAIN = "plain"
+MAX_FALLS_RATIO = 0.05
+"""Of the lines of a loop of somebody's own: where its number falls more often, it counts something
+else than the job's steps."""
 MAX_STEP = 10**12
 """Steps over all epochs that are believed: ten times it, for each of a million starts, fits."""
 RESUMED_RATIO = 2.0
@@ -55,7 +59,7 @@ def history(
     lines = _joined(_logs(con, source_ids, corrections))
     if lines is None:
         return arrow("logged_step", []), []
-    rows = episodes(lines, phases.of_lines(con, lines.source, lines.place))
+    rows = episodes(lines, phases.of_lines(con, lines.source, lines.place, lines.dur))
     return _table(lines), rows  # not before: both would be held at once
 
 
@@ -266,18 +270,23 @@ def _is_sorted(keys: list[Ints]) -> bool:
 def _log(source_id: int, rows: _Rows, corrections: Mapping[int, Correction]) -> _Log | None:
     import numpy as np
 
-    step = rows.step
-    if rows.has_epochs:
-        over_all = step + rows.epoch * rows.total
-        if over_all.max() <= MAX_STEP:
-            step = over_all
+    step = _over_epochs(rows)
+    falls = int((np.diff(step) < -JITTER_STEPS).sum())
+    if rows.format == PLAIN and falls > MAX_FALLS_RATIO * len(step):
+        return None
     start = np.concatenate([[0], np.cumsum(np.diff(step) < -JITTER_STEPS)])
     # Within a start only what is new counts: starts are lifted apart, so that one maximum does.
     lifted = step + start * (int(step.max()) - int(step.min()) + 1)
     highest = np.maximum.accumulate(lifted)
     is_new = np.ones(len(step), bool)
     is_new[1:] = lifted[1:] > highest[:-1]
-    del lifted, highest
+    # Two handlers of one logger print a line twice, and the first may state no time.
+    times = rows.time
+    is_again = (times[:-1] < 0) & (lifted[:-1] == lifted[1:])
+    if is_again.any():
+        times = times.copy()
+        times[:-1][is_again] = times[1:][is_again]
+    del lifted, highest, is_again
     first_count = np.ones(len(step), np.int64)
     is_bar = rows.format == BAR
     if is_bar:
@@ -285,7 +294,7 @@ def _log(source_id: int, rows: _Rows, corrections: Mapping[int, Correction]) -> 
         is_new[is_new] = ~_is_before_resuming(start[is_new], step[is_new])
     # Mostly all are new: then nothing is copied.
     kept: Any = slice(None) if is_new.all() else is_new
-    time = rows.time[kept]
+    time = times[kept]
     ids = np.broadcast_to(np.int64(source_id), time.shape)
     end = np.where(time >= 0, corrected(time, ids, corrections), -1)
     start, epoch, in_epoch = start[kept], rows.epoch[kept], rows.step[kept]
@@ -311,6 +320,26 @@ def _log(source_id: int, rows: _Rows, corrections: Mapping[int, Correction]) -> 
         first_count[kept],
         np.where((epoch >= 0) & ~is_same & is_bar, in_epoch, 0),
     )
+
+
+def _over_epochs(rows: _Rows) -> Ints:
+    """Numbers of the steps over all epochs, where they begin anew in each."""
+    import numpy as np
+
+    step, epoch, length = rows.step, rows.epoch, rows.total
+    if rows.format == PLAIN and (epoch >= 0).all():
+        is_next, moved = np.diff(epoch) > 0, np.diff(step)
+        if is_next.any() and (moved[is_next] > 0).all():
+            return step  # they count on
+        if not rows.has_epochs:
+            within = moved[~is_next & (moved > 0)]
+            apart = int(np.median(within)) if len(within) else 1
+            length = np.broadcast_to(np.int64(int(step.max()) + apart), step.shape)
+            epoch = epoch - epoch.min()
+    elif not rows.has_epochs:
+        return step
+    over_all: Ints = step + epoch * length
+    return over_all if over_all.max() <= MAX_STEP else step
 
 
 def _between_running_means(mean: Floats, step: Ints, is_same: Bools) -> Floats:

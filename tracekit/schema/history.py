@@ -96,6 +96,12 @@ TABLES = (
         ),
         col("checkpoints_count", "BIGINT", "The same of a checkpoint that is saved."),
         col("collections_count", "BIGINT", "The same of a collection of garbage."),
+        col(
+            "inputs_count",
+            "BIGINT",
+            "Of them those in which a rank waited for input half of the time or more, as its log "
+            "states; null as above.",
+        ),
         col("epochs_count", "BIGINT", "The same of the end or the beginning of an epoch."),
     ),
 )

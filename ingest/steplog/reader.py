@@ -141,7 +141,7 @@ class StepReader:
                     looked.with_parts.extend(
                         (p, block.lines[p - first_place]) for p in places_found
                     )
-                asked = asked.filter(~pl.col("place").is_in(taken.implode()))
+                asked = asked.join(steps.select("place"), on="place", how="anti")
             if steps.height or said is not None:
                 looked.steps.append((known, steps, said))
             if not asked.height:

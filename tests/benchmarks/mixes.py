@@ -1,4 +1,4 @@
-"""Traces of several mixes of events, none of which the readers were written for.
+"""Traces of several mixes of events; but for the first, no other benchmark has them.
 
 Each is made of a real trace that nobody here recorded, as it is or with what the mix is named for
 put in, and is repeated to any size by make_traces.py with ids of its own in every repetition.

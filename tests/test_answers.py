@@ -193,6 +193,7 @@ def test_named_queries_of_a_small_run_are_planned_briefly_and_statements_of_user
         return ask(con, text, params)
 
     monkeypatch.setattr(catalog, "plain_rows", asked)
+    shutil.rmtree(run / "answers")
     with tracekit.open(run) as opened:
         opened.answers.rows("step_time")
         assert "join_order" in seen[0].split(",") and "filter_pushdown" not in seen[0].split(",")

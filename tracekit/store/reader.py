@@ -133,7 +133,7 @@ class Run:
             yield
             return
         con = self._connected.con
-        _leave_optimizers_out(con)
+        leave_optimizers_out(con)
         try:
             yield
         finally:
@@ -353,7 +353,8 @@ _left_out: list[str] = []
 """What is left out, once this process has asked DuckDB, whose versions differ in what they have."""
 
 
-def _leave_optimizers_out(con: duckdb.DuckDBPyConnection) -> None:
+def leave_optimizers_out(con: duckdb.DuckDBPyConnection) -> None:
+    """Plan statements of few rows in less time from here on: all but ``_KEPT_OPTIMIZERS``."""
     if not _left_out:
         others = f"SELECT name FROM duckdb_optimizers() WHERE name NOT IN ({_KEPT_OPTIMIZERS})"
         _left_out.append(",".join(name for (name,) in con.execute(others).fetchall()))
@@ -380,7 +381,7 @@ def open_physical(
         spill=_spill(run),
     )
     if _is_small(files):
-        _leave_optimizers_out(con)
+        leave_optimizers_out(con)
     wanted = {t.name for t in TABLES if t.kind == "source"} if tables is None else set(tables)
     stored = _read_parquet(by_table)
     for of in TABLES:

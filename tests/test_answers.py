@@ -186,7 +186,7 @@ def test_named_queries_of_a_small_run_are_planned_briefly_and_statements_of_user
     """Rows are the same either way: see the report of a run that is held to be large, above."""
     setting = "SELECT current_setting('disabled_optimizers') AS left_out"
     seen: list[str] = []
-    ask = catalog.plain_rows
+    ask = reader.plain_rows
 
     def asked(con: Any, text: str, params: Any = None) -> list[dict[str, Any]]:
         seen.extend(str(row["left_out"]) for row in ask(con, setting))

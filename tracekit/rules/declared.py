@@ -158,6 +158,8 @@ class Rule:
 
     def configured(self, overrides: Mapping[str, object]) -> Rule:
         """The rule with some thresholds replaced; UsageError for one that it does not have."""
+        if not overrides:
+            return self
         return replace(self, thresholds=self.thresholds.replaced(f"rule {self.name}", overrides))
 
     @property

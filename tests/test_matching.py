@@ -149,6 +149,29 @@ def test_listed_groups_are_told_apart_by_who_waits_for_whom() -> None:
     assert places == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["default_pg", "undefined"], "undefined"),
+        (["default_pg", "mesh_dp"], "mesh_dp"),
+        (["default_pg", "mesh_dp", "mesh_tp"], None),
+        (["default_pg"], "default_pg"),
+    ],
+)
+def test_groups_of_the_same_members_do_not_compete(names: list[str], said: str | None) -> None:
+    """As DeepSpeed's own group beside that of all ranks: who waited for whom is the same. Its name
+    is said where only one of them has one."""
+    groups = [
+        listed(rank, [0, 1, 2], f"{number}", name)
+        for number, name in enumerate(names)
+        for rank in range(3)
+    ]
+    result = run(lockstep([0, 1, 2], 20), 3, groups)
+    assert len(instances(result)) == 20
+    (group,) = result["comm_group"].to_pylist()
+    assert (group["ranks"], group["description"]) == ([0, 1, 2], said)
+
+
 @pytest.mark.parametrize("is_world", [False, True])
 def test_calls_that_fit_all_ranks_too_are_of_the_one_dimension_that_can_be(is_world: bool) -> None:
     """Two shards of two ranks, replicated; ranks 0 and 1 come 20 ms late, side by side. What each

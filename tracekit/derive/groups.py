@@ -6,14 +6,15 @@ and type, and nobody may leave a synchronising operation before the last member 
 Groups that the traces list (``distributedInfo.pg_config``) are tried; without a list, the whole
 world is, and then groups that form by themselves. What fits two groups equally fits none, but for
 the group of all ranks, which every job has whether it is used or not: what fits it and the groups
-of one dimension alike is theirs, unless they end only when a rank outside has come.
+of one dimension alike is theirs, unless they end only when a rank outside has come. Groups of the
+same members do not compete: who called what with whom is the same, whichever of them it was.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ from tracekit.values import group_id
 
 if TYPE_CHECKING:
     from tracekit.derive.calls import Ints
+
+DEFAULT_GROUP = "default_pg"
+"""How PyTorch describes the group of all ranks."""
 
 CLEAR_RATIO = 0.5
 """A group fits a lane best if its ends scatter less than this share of the next best group's."""
@@ -134,7 +138,7 @@ def infer(
     for rank, own in pooled.items():
         if len(own) > 1:
             pooled[rank] = _as_elsewhere(calls, own, [x for x in shared if x.rank != rank])
-    listed = [g for g in groups if g.is_complete and len(g.ranks) > 1]
+    listed = _of_other_members([g for g in groups if g.is_complete and len(g.ranks) > 1])
     taken: set[int] = set()
     communicators = _of_listed(calls, pooled, listed, taken)
     is_listed = any(set(g.ranks) >= set(pooled) for g in listed)
@@ -145,6 +149,20 @@ def infer(
         lane for found_lanes in pooled.values() for lane in found_lanes if id(lane) not in taken
     ]
     return communicators + [_refused(lane, _why_not(pooled)) for lane in rest]
+
+
+def _of_other_members(listed: Sequence[Group]) -> list[Group]:
+    """One group for each set of members, under the name that it has beside the group of all ranks;
+    without a name where there are several."""
+    by_members: dict[frozenset[int], list[Group]] = defaultdict(list)
+    for group in listed:
+        by_members[frozenset(group.ranks)].append(group)
+    kept = []
+    for alike in by_members.values():
+        others = [g for g in alike if g.description != DEFAULT_GROUP] or alike
+        is_one = len({(g.name, g.description) for g in others}) == 1
+        kept.append(others[0] if is_one else replace(others[0], name=None, description=None))
+    return kept
 
 
 def _why_not(pooled: dict[int, list[Lane]]) -> str:

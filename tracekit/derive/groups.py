@@ -219,28 +219,43 @@ def _of_listed(
             guess = _guess(calls, group, lane, [pooled[r] for r in members[1:]])
             if guess is not None:
                 guesses.append(guess)
-    by_lane: dict[int, list[_Guess]] = defaultdict(list)
-    for guess in guesses:
-        for lane in guess.lanes.values():
-            by_lane[id(lane)].append(guess)
     communicators = []
-    for guess in guesses:
-        rivals = {
-            id(other): other
-            for lane in guess.lanes.values()
-            for other in by_lane[id(lane)]
-            if other is not guess
-        }
-        # A lone rival that fits less well is no rival; two that fit alike leave it open.
-        if all(guess.scatter_ns < CLEAR_RATIO * r.scatter_ns for r in rivals.values()):
-            taken |= {id(lane) for lane in guess.lanes.values()}
-            communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
+    for guess in _clear(guesses):
+        taken |= {id(lane) for lane in guess.lanes.values()}
+        communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
     done = {c.group_id for c in communicators}
     for guess in _rather_than_all(calls, guesses, set(pooled), done):
         if taken.isdisjoint(id(lane) for lane in guess.lanes.values()):
             taken |= {id(lane) for lane in guess.lanes.values()}
             communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
     return communicators
+
+
+def _clear(guesses: Sequence[_Guess]) -> list[_Guess]:
+    """Guesses that fit clearly better than every other one of the same lanes. Lanes that are a
+    group's are no other's: so those that are left are asked again without them."""
+    found: list[_Guess] = []
+    while True:
+        by_lane: dict[int, list[_Guess]] = defaultdict(list)
+        for guess in guesses:
+            for lane in guess.lanes.values():
+                by_lane[id(lane)].append(guess)
+        # A lone rival that fits less well is no rival; two that fit alike leave it open.
+        clear = [
+            guess
+            for guess in guesses
+            if all(
+                guess.scatter_ns < CLEAR_RATIO * other.scatter_ns
+                for lane in guess.lanes.values()
+                for other in by_lane[id(lane)]
+                if other is not guess
+            )
+        ]
+        if not clear:
+            return found
+        found += clear
+        taken = {id(lane) for guess in clear for lane in guess.lanes.values()}
+        guesses = [g for g in guesses if taken.isdisjoint(id(x) for x in g.lanes.values())]
 
 
 def _rather_than_all(

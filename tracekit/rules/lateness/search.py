@@ -358,11 +358,13 @@ def _is_alike(
     late: Sequence[StepKey],
     limits: LatenessThresholds,
 ) -> bool:
-    """Whether several steps are late by about as much."""
+    """Whether nearly all of its delay lies in several steps that are late by about as much."""
     lengths = [delays[key][rank] for key in late]
-    return len(lengths) >= limits.min_late_steps_count and min(
-        lengths
-    ) >= limits.min_alike_ratio * max(lengths)
+    alike = [ns for ns in lengths if ns >= limits.min_alike_ratio * max(lengths)]
+    return (
+        len(alike) >= limits.min_late_steps_count
+        and sum(alike) >= limits.min_alike_share_ratio * sum(lengths)
+    )
 
 
 def _is_persistent(

@@ -15,7 +15,6 @@ from tracekit.rules.lateness.replayed import is_credible
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
 
-
 Standing = Callable[[int, float], bool]
 """Whether a rank that delays a mean step by so many ns stands still by itself for most of it."""
 

@@ -6,10 +6,11 @@ What it means
 How it shows
     The rank enters collectives last by its own doing (as for late-rank), and half or more of that
     delay are stretches without operator, call or range, a hundredth of a step or longer, that its
-    peers do not have in the same steps (where each stage of a pipeline is one rank: that no other
-    rank has; this then stands in for its peers and the replay). The finding says between which events they lie, how long
-    they are and in which steps. Or no rank is later than the others over the whole window, but in
-    many steps one or another stands still so: then all of these are named together.
+    peers do not have in the same steps. The finding says between which events they lie, how long
+    they are and in which steps. A stage of a pipeline that is one rank has no peers: it is named
+    where no other rank has such stretches, which then stands in for peers and replay. Or no rank
+    is later than the others over the whole window, but in many steps one or another stands still
+    so: then all of these are named together.
 
 Why it hurts
     All ranks wait until it goes on.

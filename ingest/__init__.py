@@ -5,6 +5,7 @@ Importing this is cheap: an ingestor imports what it needs when it reads.
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -78,6 +79,59 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"\x89PNG", "image", "an image"),
 )
 """First bytes, kind and reason of files that are named but not read."""
+_TOOLS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
+    (re.compile(pattern, re.M), reason)
+    for pattern, reason in (
+        (
+            rb"\ALinux \S+ \([^\n]*CPU\)\s+[\d:]{8}(?: [AP]M)? +(?:CPU +%usr|UID +PID)",
+            "mpstat or pidstat: CPUs by core or process, which nothing here asks; of the whole "
+            "machine `vmstat -t` and `sadf -j` are read",
+        ),
+        (
+            rb"\ALinux \S+ \([^\n]*CPU\)\s+[\d:]{8}",
+            "sar as text, whose lines lack their date; what `sar -o FILE` kept is read as "
+            "`sadf -j FILE -- -A` prints it",
+        ),
+        (
+            rb"\AAAA,progname,nmon",
+            "nmon is not read; `vmstat -t`, `iostat -t -o JSON` and `sadf -j` are",
+        ),
+        (
+            rb"\A(?:RESET\n)?[A-Za-z]{3} \S+ \d{9,10} \d{4}/\d\d/\d\d ",
+            "atop -P is not read; `vmstat -t`, `iostat -t -o JSON` and `sadf -j` are",
+        ),
+        (
+            rb'\A"[^"\n]{0,20}(?:[Dd]stat|dool) [^"\n]{1,20}CSV output"',
+            "dstat or dool: it says neither units nor years; `vmstat -t`, `iostat -t -o JSON` and "
+            "`sadf -j` are read",
+        ),
+        (
+            rb"\Aepoch,[a-z_,]{1,100}\n\d{9,10}(?:\.\d+)?,",
+            "collectd's CSV plugin, where nothing but the path says what is counted; a table with "
+            "a header a counter is read",
+        ),
+        (
+            rb"\ACA '[\w.-]{1,60}'\n\s+CA type:",
+            "ibstat: states of ports, no counters; `perfquery` and "
+            "`grep -r . /sys/class/infiniband/*/ports` are read",
+        ),
+        (
+            rb'"MetricDataResults"\s*:\s*\[',
+            "CloudWatch's metric data, whose labels are anyone's and which states no units; a "
+            "table with a time and a header a counter is read",
+        ),
+        (
+            rb'"pointlist"\s*:\s*\[\s*\[',
+            "Datadog's answer of a query is not read; a table with a time, a GPU or port and a "
+            "header a counter is",
+        ),
+        (
+            rb'\A\s*\{\s*"card\d+"\s*:\s*\{',
+            "rocm-smi states no time; `amd-smi metric --csv --watch 1` does, and is read",
+        ),
+    )
+)
+"""First text of what tools print that is named but not read, and what is read instead."""
 
 
 def ingestor(name: str) -> Ingestor:
@@ -158,7 +212,11 @@ def _foreign(head: bytes, source: SourceFile) -> Recognition:
         return said("tensorboard", "a TensorBoard event file by its name, without its first record")
     if not head.strip():
         return Recognition("empty", "it holds nothing but white space", status="empty")
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    for printed, reason in _TOOLS:
+        if printed.search(text[:65536]):
+            return said("other_tool", reason)
+    start = text.lstrip()[:1]
     if start in (b"{", b"["):
         return said("json", "JSON without traceEvents or anything else that is known")
     if b"\0" in head:

@@ -25,6 +25,8 @@ class IngestOptions:
 
     stacks: bool = False
     """Write python_frame rows (they are scanned either way). Part of the key of what is written."""
+    threads_count: int = 1
+    """Threads that one file may take: what is read of it is the same by any number of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ def episode(kind: str, lost_s: float, **more: Any) -> Row:
         "dur_ns": None, "usual_ns": SECOND, "lost_ns": round(lost_s * SECOND), "period_count": None,
         "times_count": None, "per_day_ratio": None, "repeated_count": None,
         "evaluations_count": None, "checkpoints_count": None, "collections_count": None,
+        "inputs_count": None,
         "epochs_count": None,
     } | more  # fmt: skip
 

@@ -241,3 +241,15 @@ def of_phrases(text: str) -> list[Printed]:
         if re.match(r" +(?:Received |Sent )?\d", line) and "rate" not in line
         for number, words in re.findall(r"(?<![\w./])(\d+) ([A-Za-z][A-Za-z/ ]*)", line)
     ]
+
+
+def of_measures(text: str) -> list[Printed]:
+    """What a transceiver measures: ``Name: 3.28 V``, of several units the last, no thresholds."""
+    unit = r"(?:degrees C|dBm|mA|C|V|Volts)"
+    found = []
+    for line in text.splitlines():
+        name, colon, measured = line.partition(":")
+        numbers = re.findall(rf"({_NUMBER}) ?{unit}(?![A-Za-z])", measured)
+        if colon and numbers and "threshold" not in name:
+            found.append((name.strip(), Fraction(numbers[-1])))
+    return found

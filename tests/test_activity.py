@@ -154,8 +154,22 @@ def test_noise_that_wanders_has_no_period(phi: float) -> None:
     for i in range(1, walks.shape[1]):
         walks[:, i] += phi * walks[:, i - 1]
     found = [rhythm(w) for w in walks]
-    false = sum(f is not None and f.p_value <= MAX_P_VALUE for f in found)
-    assert false <= 8
+    asked = [f.p_value for f in found if f is not None and f.p_value is not None]
+    assert sum(p_value <= MAX_P_VALUE for p_value in asked) <= 8
+
+
+def test_what_is_too_weak_to_be_a_period_is_not_asked_how_often_noise_is_as_strong() -> None:
+    series = activity(8, 900)[::100]
+    strong = rhythm(series)
+    assert strong is not None and strong.p_value is not None
+    assert rhythm(series, strong.strength) == strong
+    weak = rhythm(series, strong.strength + 0.01)
+    assert weak is not None and weak == strong._replace(p_value=None)
+    rng = np.random.default_rng(20_261_124)
+    noise = [Readings(f"g{n}", np.arange(400.0), rng.normal(0.5, 0.1, 400)) for n in range(4)]
+    row = period_of(noise, "sm_active", 1.0).row
+    assert row["verdict"] == "none" and "no clear period" in row["reason"]
+    assert row["strength_ratio"] < 0.4 and row["p_value"] is None
 
 
 # --- what stands before and after the work --------------------------------------------------------

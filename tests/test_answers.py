@@ -180,6 +180,31 @@ def test_what_many_queries_read_of_a_small_run_is_held_in_memory(
             assert kind(opened) == expected
 
 
+def test_named_queries_of_a_small_run_are_planned_briefly_and_statements_of_users_are_not(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are the same either way: see the report of a run that is held to be large, above."""
+    setting = "SELECT current_setting('disabled_optimizers') AS left_out"
+    seen: list[str] = []
+    ask = reader.plain_rows
+
+    def asked(con: Any, text: str, params: Any = None) -> list[dict[str, Any]]:
+        seen.extend(str(row["left_out"]) for row in ask(con, setting))
+        return ask(con, text, params)
+
+    monkeypatch.setattr(catalog, "plain_rows", asked)
+    shutil.rmtree(run / "answers")
+    with tracekit.open(run) as opened:
+        opened.answers.rows("step_time")
+        assert "join_order" in seen[0].split(",") and "filter_pushdown" not in seen[0].split(",")
+        assert opened.rows(setting).to_pylist() == [{"left_out": ""}]
+    monkeypatch.setattr(reader, "IN_MEMORY_BYTES", 0)
+    shutil.rmtree(run / "answers", ignore_errors=True)
+    with tracekit.open(run) as opened:
+        opened.answers.rows("step_time")
+    assert seen[1:] == [""]
+
+
 @pytest.mark.parametrize(
     ("is_held", "is_small"),
     soak(

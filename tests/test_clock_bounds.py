@@ -163,10 +163,10 @@ def test_a_contradiction_is_seen_long_before_every_clock_was_passed() -> None:
     steps = 0
     step = Search.step
 
-    def counted(self: Search, active: Ints, limit_ns: float = np.inf) -> Ints:
+    def counted(self: Search, active: Ints) -> Ints:
         nonlocal steps
         steps += 1
-        return step(self, active, limit_ns)
+        return step(self, active)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Search, "step", counted)

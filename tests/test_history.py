@@ -154,6 +154,50 @@ def test_a_bar_that_begins_anew_in_each_epoch_tells_all_its_steps() -> None:
     assert [(s["steps_count"], s["wall_ns"]) for s in steps] == [(50, 30 * SECOND), (70, None)]
 
 
+def plain(*said: tuple[int, int], apart_s: int = 10) -> list[Row]:
+    """Lines of epoch and step of somebody's own loop."""
+    return [
+        {"source_id": 0, "place": place, "format": "plain", "epoch": epoch, "step": step,
+         "time_ns": (1_772_500_000 + place * apart_s) * SECOND}
+        for place, (epoch, step) in enumerate(said, 1)
+    ]  # fmt: skip
+
+
+def test_steps_of_ones_own_loop_that_begin_anew_are_counted_over_its_epochs() -> None:
+    anew = [(epoch, step) for epoch in (1, 2, 3) for step in range(0, 200, 10)]
+    steps, found = told(plain(*anew))
+    assert [s["step"] for s in steps] == list(range(0, 600, 10))
+    assert {s["steps_count"] for s in steps[1:]} == {10}
+    assert not found
+
+
+def test_a_line_that_is_printed_twice_is_timed_by_either() -> None:
+    rows = plain(*((0, step) for step in range(0, 600, 10)))
+    twice = [
+        row
+        for r in rows
+        for row in (
+            {**r, "place": 2 * r["place"] - 1, "time_ns": None},
+            {**r, "place": 2 * r["place"]},
+        )
+    ]
+    steps, _ = told(twice)
+    assert {s["wall_ns"] for s in steps[1:]} == {10 * SECOND}
+
+
+def test_steps_of_ones_own_loop_that_count_on_are_taken_as_they_are() -> None:
+    on = [(step // 200, step) for step in range(0, 600, 10)]
+    steps, _ = told(plain(*on))
+    assert [s["step"] for s in steps] == list(range(0, 600, 10))
+
+
+def test_a_number_that_falls_again_and_again_counts_no_steps_of_the_job() -> None:
+    inner = [{**row, "epoch": None} for row in plain(*((0, i % 16) for i in range(400)))]
+    assert told(inner) == ([], [])
+    few = [{**row, "epoch": None} for row in plain(*((0, i % 21) for i in range(400)))]
+    assert told(few)[0]  # restarts, 19 of 400 lines
+
+
 def running(*said: tuple[int, float, float], epoch: int = 0, place: int = 1) -> list[Row]:
     """Lines of step, its own seconds, and the mean since the epoch began."""
     return [

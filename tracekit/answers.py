@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -161,7 +161,8 @@ class Answers:
         with ExitStack() as scope:
             if run is not None and run.is_small:
                 con = self._with_tables(run, queries)
-                sharing.share(con, [*names, *also], self._macros, may_have_hosts=hosts)
+                with self._planned_briefly():
+                    sharing.share(con, [*names, *also], self._macros, may_have_hosts=hosts)
             else:
                 held = set(self._macros)  # whoever asked for these may hold the connection
                 con = self.con(queries)
@@ -193,7 +194,9 @@ class Answers:
             return known
         if name in self._large:
             return self._large.pop(name)
-        table = catalog.run(self.con([catalog.find(name)]), name)
+        con = self.con([catalog.find(name)])
+        with self._planned_briefly():
+            table = catalog.run(con, name)
         if table.num_rows > MANY_ROWS:
             return table
         rows: Rows = table.to_pylist()
@@ -242,7 +245,11 @@ class Answers:
         con = self.con(map(catalog.find, names))
         ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
         count = min(QUERY_THREADS, available_cpus()) if threads == 1 else 1
-        yield from _side_by_side(con, names, count, params)
+        with self._planned_briefly():
+            yield from _side_by_side(con, names, count, params)
+
+    def _planned_briefly(self) -> AbstractContextManager[None]:
+        return self._run.planned_briefly() if isinstance(self._run, Run) else nullcontext()
 
 
 def _side_by_side(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -154,6 +155,19 @@ class Bounds:
             if len(columns):
                 yield index, columns
 
+    @cached_property
+    def least_into_ns(self) -> Floats:
+        """The least bound by which each clock is reached from any other."""
+        import numpy as np
+
+        least = np.full(self.count, UNBOUND)
+        np.minimum.at(least, self.target, self.room_ns)
+        for group in self.meetings:
+            # Its own entry may be the last: less than is possible, never more.
+            into = group.exit_ns - group.entry_ns.max(axis=1, keepdims=True)
+            least[group.clocks] = np.minimum(least[group.clocks], into.min(axis=0, initial=UNBOUND))
+        return least
+
     def allow_zero(self) -> bool:
         """Whether all offsets may be zero: then no chain either asks for anything else."""
         least = [m.exit_ns.min(axis=1) - m.entry_ns.max(axis=1) for m in self.meetings]
@@ -234,26 +248,25 @@ class Search:
             return
         self.least_ns[node] = value_ns
         active = np.array([node])
+        wanted = None if targets is None else _Wanted(self, targets)
         # Each step goes one bound further, and no shortest chain meets a clock twice: what went on
         # longer would only be rounding.
         for _ in range(self.bounds.count):
-            limit = UNBOUND
-            if targets is not None:
-                limit = self.least_ns[targets].max(initial=-UNBOUND)
-                active = active[self.least_ns[active] < limit]
+            if wanted is not None:
+                active = active[self.least_ns[active] < wanted.limit_ns()]
             if not len(active):
                 return
-            active = self.step(active, limit)
+            active = self.step(active, wanted)
 
-    def step(self, active: Ints, limit_ns: float = UNBOUND) -> Ints:
-        """Follow the bounds of some clocks whose sums have become less; returns whose did now. Of
-        operations that nobody leaves with less than ``limit_ns`` nothing is followed."""
+    def step(self, active: Ints, wanted: _Wanted | None = None) -> Ints:
+        """Follow the bounds of some clocks whose sums have become less; returns whose did now. With
+        ``wanted`` not what can make no sum of those less."""
         import numpy as np
 
         before = self.least_ns.copy()
         self._follow_edges(active)
         for index, columns in self.bounds.meetings_of(active):
-            self._meet(index, columns, limit_ns)
+            self._meet(index, columns, wanted)
         return np.flatnonzero(self.least_ns < before)
 
     def _follow_edges(self, active: Ints) -> None:
@@ -272,13 +285,26 @@ class Search:
         if self._parents is not None:
             self._parents[target[order]] = source[order]
 
-    def _meet(self, index: int, columns: Ints, limit_ns: float) -> None:
+    def _meet(self, index: int, columns: Ints, wanted: _Wanted | None) -> None:
         import numpy as np
 
         group = self.bounds.meetings[index]
         into = self.least_ns[group.clocks[columns]] - group.entry_ns[:, columns]
         met = into.min(axis=1)
-        is_less = (met < self._met[index]) & (met + self.bounds.least_exit_ns[index] < limit_ns)
+        is_less = met < self._met[index]
+        if wanted is not None and is_less.any():
+            # Nobody leaves with less than this.
+            least = met + self.bounds.least_exit_ns[index]
+            limit = wanted.limit_ns()
+            near = is_less & (least >= limit) & (least < wanted.most_ns())
+            is_less &= least < limit
+            if near.any():
+                # Whoever leaves is too far for others to be reached by him.
+                self._met[index][near] = met[near]
+                among = wanted.columns_of(index)
+                clocks = group.clocks[among]
+                nearer = (met[near, None] + group.exit_ns[np.ix_(near, among)]).min(axis=0)
+                self.least_ns[clocks] = np.minimum(self.least_ns[clocks], nearer)
         rows = np.flatnonzero(is_less)
         if not len(rows):
             return
@@ -291,3 +317,36 @@ class Search:
         if self._parents is not None:
             met_by = group.clocks[columns[into[rows].argmin(axis=1)]]
             self._parents[clocks] = met_by[out[:, is_less].argmin(axis=0)]
+
+
+class _Wanted:
+    """The clocks whose least sums a search is for, and what can still make one of them less."""
+
+    def __init__(self, search: Search, targets: Ints) -> None:
+        self._search, self._targets = search, targets
+        # Where nothing leads, nothing is sought.
+        into = search.bounds.least_into_ns[targets]
+        self._reached, self._into_ns = targets[into < UNBOUND], into[into < UNBOUND]
+        self._columns: dict[int, Ints] = {}
+
+    def most_ns(self) -> float:
+        """What is not less makes none less by itself."""
+
+        return float(self._search.least_ns[self._reached].max(initial=-UNBOUND))
+
+    def limit_ns(self) -> float:
+        """Whose sum is not less makes none less: from him there is at least one bound to go."""
+
+        left = self._search.least_ns[self._reached] - self._into_ns
+        return float(left.max(initial=-UNBOUND))
+
+    def columns_of(self, index: int) -> Ints:
+        """Of a meeting, by its number, the columns of these clocks."""
+        import numpy as np
+
+        if index not in self._columns:
+            is_wanted = np.zeros(self._search.bounds.count, bool)
+            is_wanted[self._targets] = True
+            clocks = self._search.bounds.meetings[index].clocks
+            self._columns[index] = np.flatnonzero(is_wanted[clocks])
+        return self._columns[index]

@@ -42,6 +42,7 @@ QUERY_FILES: tuple[str, ...] = (
     "history/episode_pressure",
     "history/profiled_window",
     "history/logged_input",
+    "history/logged_rank_input",
     "history/step_part_time",
     "history/failures",
     "history/attempt_summary",

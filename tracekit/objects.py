@@ -88,6 +88,20 @@ class Objects:
             inner.__dict__["_fs"] = self._fs
         return inner
 
+    def check_bucket(self) -> None:
+        """StoreError where the store has no bucket of this name; silent where that is unknown."""
+        from pyarrow import fs
+
+        where = Objects(self.uri.partition("://")[0] + "://" + urlsplit(self.uri).netloc)
+        where.__dict__["_fs"] = self._fs
+        with contextlib.suppress(OSError, ValueError):  # who may not ask is told so later
+            if self._fs.get_file_info(where._path("")).type == fs.FileType.NotFound:
+                raise StoreError(
+                    f"{self.uri}: there is no bucket {self._bucket!r}",
+                    hint="look at its name and at the endpoint in the environment; tracekit makes "
+                    "no buckets",
+                )
+
     @cached_property
     def _fs(self) -> pafs.FileSystem:
         from pyarrow import fs

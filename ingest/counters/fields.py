@@ -253,6 +253,15 @@ _COLUMNS = {
     "energy": "energy",
 }
 
+# Columns of ``amd-smi metric --csv``, whose cells bear no units.
+_AMD_SMI = {
+    "gfx_activity": ("gpu_utilisation", "%"),
+    "umc_activity": ("memory_copy_utilisation", "%"),
+    "socket_power": ("power", "W"),
+    "hotspot_temperature": ("gpu_temperature", "C"),
+    "mem_temperature": ("memory_temperature", "C"),
+}
+
 _UNITS = ("0..1", "Hz", "W", "degrees Celsius", "bytes", "bytes/s", "ns", "mJ")
 """Of the canonical units of GPUs those that sources write in several sizes."""
 _DEFAULT_UNIT = {"0..1": "%", "Hz": "MHz", "bytes": "MiB", "ns": "us", "bytes/s": "MB/s"}
@@ -318,6 +327,9 @@ def of_column(header: str) -> Meaning | None:
     meaning = of_dcgm(name.upper()) or of_dcgm(f"DCGM_FI_{name.upper()}") or of_smi(name, unit)
     if meaning is not None:
         return meaning
+    if unit is None and name in _AMD_SMI:
+        meant, printed_unit = _AMD_SMI[name]
+        return _scaled(meant, printed_unit, f"amd-smi {name}")
     words = re.split(r"[^A-Za-z0-9%]+", name)
     units = {u.lower(): u for target in _UNITS for u in _sizes(target)}
     if unit is None and len(words) > 1 and words[-1].lower() in units:

@@ -64,7 +64,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 7, "gpu_table", (
+    Family("gpu_csv", 8, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -103,6 +103,10 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "tables", "show pfc, queue, priority-group, ...", True, "time lines"),
         Format("net", "JSON of the same commands", "--json", True, "time lines"),
     )),
+    Family("net_capture", 1, "captures", (
+        Format("net", "outputs of several commands", "ethtool, rdma statistic, perfquery", False,
+               "time lines"),
+    )),
     Family("infiniband", 1, "infiniband", (
         Format("net", "port counters", "perfquery", True, "time lines"),
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
@@ -118,7 +122,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False,
                "each time"),
     )),
-    Family("nic", 1, "nic", (
+    Family("nic", 2, "nic", (
         Format("net", "tree of files", "/sys/class/infiniband", True, "none"),
         Format("net", "files with values", "grep -r . /sys/class/...", True, "time lines"),
         Format("net", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),
@@ -137,7 +141,7 @@ FAMILIES: tuple[Family, ...] = (
                "time lines"),
         Format("net", "queues of EOS", "show interfaces counters queue detail", True, "time lines"),
     )),
-    Family("show_interface", 1, "show_interface", (
+    Family("show_interface", 2, "show_interface", (
         Format("net", "status of ports", "show interface(s) of NX-OS, EOS, IOS", True,
                "time lines"),
     )),
@@ -190,7 +194,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("iostat", 2, "iostat", (
         Format("storage", "iostat", "iostat -x -t -o JSON", True, "each report"),
     )),
-    Family("iostat_text", 1, "iostat_text", (
+    Family("iostat_text", 2, "iostat_text", (
         Format("storage", "iostat", "iostat -x -t", True, "each report"),
     )),
     Family("nfsiostat", 1, "nfsiostat", (
@@ -211,13 +215,13 @@ FAMILIES: tuple[Family, ...] = (
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
     )),
-    Family("device_csv", 6, "device_table", (
+    Family("device_csv", 7, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     )),
-    Family("net_csv", 6, "net_table", (
+    Family("net_csv", 7, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     )),
-    Family("device_records", 3, "device_records", (
+    Family("device_records", 4, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
     )),
 )  # fmt: skip

@@ -25,6 +25,8 @@ _PERFQUERY = re.compile(
     r"# (Port extended counters|Port counters|Port\w{3,40} counters): "
     r"Lid (\d{1,6}) port (\d{1,3}|ALL)\b"
 )
+_HEADING = re.compile(r"\s*(?:={2,}|-{2,}|#{2,}|\*{2,})\s*\S")
+"""What a script prints before a command's output."""
 _FIELD = re.compile(r"(\w{3,60}):\.*(-?\w{1,40})\s*$")
 _ERRORS_FOR = re.compile(r'Errors for (?:(0x[0-9a-fA-F]{1,16}) )?"(.{0,200})"')
 _PORT_LINE = re.compile(r"\s*GUID (0x[0-9a-fA-F]{1,16}) port (\w{1,5}):(.*)$")
@@ -111,7 +113,9 @@ class _Parser:
         if typed := prompt(text):
             self.samples.of(typed[0])
             return
-        if self._take is not None:
+        if _HEADING.match(text):
+            self._take = None
+        elif self._take is not None:
             self._take(line)
 
     def finish(self) -> None:

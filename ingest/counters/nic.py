@@ -26,6 +26,10 @@ MAX_DUMP_LINES = 200_000
 _ETHTOOL = re.compile(rb"^NIC statistics:\s*$", re.M)
 _PAUSE = re.compile(r"Pause parameters for ([\w.@-]{1,60}):")
 _STATISTICS = re.compile(r"(?:NIC statistics|Standard stats for \S{1,40}):")
+_HEADING = re.compile(
+    r"[=#*>-]{2,}\s*(?:(?:sudo )?ethtool (?:-[A-Za-z]|--[a-z-]{1,30}) ([\w.@-]{1,60})(?: |$))?.*"
+)
+"""What a script prints before a command's output, and the port where it says one."""
 _RDMA = re.compile(
     rb"^link [\w-]{1,60}/\d{1,3} (?:cntn |\w{3,40} \d{1,20}\b)|^link [\w-]+/\d+\s*$", re.M
 )
@@ -159,7 +163,11 @@ class _Parser:
             words = typed[1].split()
             self._port = words[-1] if "ethtool" in words and len(words) > 2 else self._name_port
             return
-        if self._mode == "ethtool":
+        if heading := _HEADING.fullmatch(text):
+            self.flush()
+            self._mode = None
+            self._port = heading[1] or self._name_port
+        elif self._mode == "ethtool":
             self._ethtool_line(line.number, text)
         elif self._mode == "rdma-part":
             return

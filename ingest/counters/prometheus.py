@@ -48,7 +48,9 @@ _OURS = re.compile(
     rb"(?m)^(?:# (?:HELP|TYPE) )?(?:DCGM_|dcgm_|node_|nvidia_smi_|gnmic_"
     rb"|[^\n{]*\{[^\n]*\bnode_guid=\")"
 )
-_API = re.compile(rb'^\s*\{\s*"status"\s*:\s*"|"resultType"\s*:\s*"(?:matrix|vector)"')
+_API = re.compile(
+    rb'^\s*\{\s*"status"\s*:\s*"(?:success|error)"|"resultType"\s*:\s*"(?:matrix|vector)"'
+)
 _BARE = re.compile(rb'"metric"\s*:\s*\{[^}]*"__name__"')
 
 _EXPORTER_WINDOWS = {

@@ -40,8 +40,14 @@ _BITS = {"bps": 1, "bits/sec": 1, "kbps": 1e3, "Kbps": 1e3, "Mbps": 1e6, "Gbps":
 _ROUNDED = re.compile(r"\s+(?:input|output) rate .*; ?output rate ")
 """NX-OS says each interval's rates once more, rounded."""
 _ITEM = re.compile(
-    r"(?:(Received|Sent) )?(\d{1,20}) ([A-Za-z][A-Za-z/ -]{1,40}?)(?: \(\d{1,20} [^)]*\))?$"
+    r"(?:(Received|Sent) )?(\d{1,20}) ([A-Za-z][A-Za-z/ -]{1,60}?)"
+    r"(?: \((\d{1,20}) ([A-Za-z][A-Za-z/ -]{1,40})\))?$"
 )
+_QUEUES = re.compile(
+    r"\s+Input queue: \d{1,9}/\d{1,9}/(\d{1,20})/(\d{1,20}) \(size/max/drops/flushes\)"
+    r"(?:; Total output drops: (\d{1,20}))?\s*$"
+)
+"""IOS: what waits now and at most is no counter; what was dropped is."""
 _BETWEEN = re.compile(r", |\s{2,}")
 _ONE_WAY = dict.fromkeys(
     ("crc", "crc/fcs", "stomped crc", "runts", "giants", "alignment", "symbol", "frame", "overrun",
@@ -62,6 +68,7 @@ _NAMES = {
     "errors": "{way}_errors",
     "error": "{way}_errors",
     "discards": "{way}_dropped_packets",
+    "total drops": "{way}_dropped_packets",
     "discard": "{way}_dropped_packets",
     "pause": "{way}_pause_packets",
     "crc": "rx_crc_errors",
@@ -139,6 +146,16 @@ class _Parser:
             self._section = section[1].lower()
         elif rate := _RATE.match(text):
             self._rate(place, rate)
+        elif queues := _QUEUES.match(text):
+            self._reading.good()
+            dropped = meaning("tx_dropped_packets")
+            for what, printed in zip(
+                (own("rx queue drops"), own("rx queue flushes"), dropped),
+                queues.groups(),
+                strict=True,
+            ):
+                if printed is not None:
+                    self.samples.add(place, self._port, what, printed, original=what.counter)
         elif not _ROUNDED.match(text):
             if speed := _SPEED.search(text):
                 self._gauge(place, "link_speed", f"{speed[1]}000", "BW")
@@ -184,3 +201,6 @@ class _Parser:
                 what = meaning(pattern.format(way=here))
             self._reading.good()
             self.samples.add(place, self._port, what, item[2], original=words)
+            if item[4]:  # 8 broadcasts (3 multicasts): a part of them
+                part = own(item[5] if way is None else f"{way} {item[5]}")
+                self.samples.add(place, self._port, part, item[4], original=item[5])

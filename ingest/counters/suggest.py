@@ -15,7 +15,7 @@ from tracekit.ingest.counters.table import bare_name, cells_of, header_line, hea
 
 MAX_LISTED = 40
 """Columns that are listed without a place."""
-LEAST_LIKENESS = 0.6
+LEAST_LIKENESS = 0.75
 """Of a header and a counter's name, as difflib measures it, from which it is offered."""
 
 _UNITS = frozenset(
@@ -44,6 +44,8 @@ _HINTS = {
     },
 }  # fmt: skip
 """Beginnings of words, and the counter that is most often meant."""
+_OF_UNIT = {"w": "power", "watt": "power", "watts": "power", "°c": "gpu_temperature"}
+"""Of a header in another language, its unit in brackets, and the counter that is then meant."""
 
 
 class Guess(NamedTuple):
@@ -148,6 +150,9 @@ def _of_subject(
         near = difflib.get_close_matches(plain[:60], list(words), n=1, cutoff=LEAST_LIKENESS)
         hints = _HINTS[is_network].items()
         hint = next((c for part in parts for h, c in hints if part.startswith(h)), None)
+        unit = re.search(r"[\[(]([^\[\]()]{1,10})[\])]\s*$", name)
+        if hint is None and unit is not None and not is_network:
+            hint = _OF_UNIT.get(unit[1].strip().lower())
         guess = near[0] if near else hint
         if guess is not None and guess not in sure and key is None:
             perhaps.append(Guess(guess, name.strip()))

@@ -37,6 +37,10 @@ _NUMERIC = re.compile(
 _CTIME = re.compile(
     r"(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) +(\d{1,2}) (\d{2}):(\d{2}):(\d{2}) (\d{4})"
 )
+_DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4}),? (\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d{1,9}))?")
+_SLASHED = re.compile(
+    r"(\d{1,2})/(\d{1,2})/(\d{4}|\d{2}),? (\d{1,2}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?(?: ?([AP]M))?"
+)
 _FABRIC = re.compile(r"([A-Z][a-z]{2}) +(\d{1,2}) (\d{4}) (\d{2}):(\d{2}):(\d{2})")
 
 
@@ -74,7 +78,8 @@ def parse(text: str) -> int | None:
         return _civil([int(p) for p in parts], fraction, zone)
     if dated := _DATE_COMMAND.fullmatch(text):
         return _of_date_command(dated)
-    return None
+    ns = _by_country(text)
+    return None if ns is None else Local(ns)
 
 
 def of_line(line: str) -> int | None:
@@ -150,6 +155,8 @@ def local_ns(text: str) -> int | None:
     if numeric := _NUMERIC.fullmatch(text):
         *parts, fraction = numeric.groups()
         return _utc([int(p) for p in parts], fraction or "")
+    if (ns := _by_country(text)) is not None:
+        return ns
     if ctime := _CTIME.fullmatch(text):
         month, day, hour, minute, second, year = ctime.groups()
     elif fabric_time := _FABRIC.fullmatch(text):
@@ -160,6 +167,32 @@ def local_ns(text: str) -> int | None:
     if number < 0 or number % 3:
         return None
     return _utc([int(year), number // 3 + 1, *(int(p) for p in (day, hour, minute, second))], "")
+
+
+def _by_country(text: str) -> int | None:
+    """The same of 21.7.2026, and of 7/21/2026 or 21/7/2026 where one number is no month.
+
+    7/8/2026 is a day in July or in August: it is none.
+    """
+    if dotted := _DOTTED.fullmatch(text):
+        day, month, year, *clock, fraction = dotted.groups()
+        return _utc([int(p) for p in (year, month, day, *clock)], fraction or "")
+    if (slashed := _SLASHED.fullmatch(text)) is None:
+        return None
+    one, other, year, hour, minute, second, fraction, half = slashed.groups()
+    months = {int(one), int(other)} & set(range(1, 13))
+    if len(months) != 1:
+        return None
+    (month_number,) = months
+    hours = int(hour)
+    if half:
+        if not 1 <= hours <= 12:
+            return None
+        hours = hours % 12 + (12 if half == "PM" else 0)
+    day_number = int(one) + int(other) - month_number
+    whole_year = int(year) + (2000 if len(year) == 2 else 0)
+    parts = [whole_year, month_number, day_number, hours, int(minute), int(second)]
+    return _utc(parts, fraction or "")
 
 
 def _utc(parts: list[int], fraction: str) -> int | None:

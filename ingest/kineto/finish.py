@@ -57,6 +57,7 @@ class Finisher:
         self._numbers: dict[tuple[int, ...], int] = {}
         self.finished: dict[GroupKey, int] = {}
         """By group: when the host had asked for the last call that has a kernel."""
+        self._is_rocm = _is_rocm(self.header)
 
     def run(self) -> None:
         """Write all rows and facts."""
@@ -256,15 +257,9 @@ class Finisher:
         return Meta(op), "name" if shown.library else class_source
 
     def _library(self, shown: names.KernelClass) -> str | None:
-        if shown.library == "nccl" and self._is_rocm():
+        if shown.library == "nccl" and self._is_rocm:
             return "rccl"
         return shown.library
-
-    def _is_rocm(self) -> bool:
-        devices = self.header.devices
-        models = [str(d.get("name", "")) for d in devices]
-        is_hip = any(v.startswith(("hip_", "roctracer_")) for v in self.header.versions)
-        return is_hip or any(m.startswith("AMD") for m in models)
 
     # --- collectives -----------------------------------------------------------------------
 
@@ -554,3 +549,9 @@ def _group_row(*values: Any) -> dict[str, Any]:
 
 def _group_order(meta: Meta) -> str:
     return str((meta.group_name, meta.group_description, str(meta.ranks)))
+
+
+def _is_rocm(header: header.Header) -> bool:
+    """Whether what wrote the trace drives AMD's devices, whose NCCL is RCCL."""
+    is_hip = any(v.startswith(("hip_", "roctracer_")) for v in header.versions)
+    return is_hip or any(str(d.get("name", "")).startswith("AMD") for d in header.devices)

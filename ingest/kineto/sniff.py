@@ -46,6 +46,27 @@ OTHER_JSON: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
 )
 """Kind, what shows it, and why it is not read here."""
 
+OTHER_TRACES: tuple[tuple[str, re.Pattern[bytes], str], ...] = (
+    (
+        "xla_trace",
+        re.compile(rb'"/device:(?:GPU|TPU):\d|"hlo_module"\s*+:'),
+        "a trace of XLA's profiler (JAX, TensorFlow): its lanes of devices are not PyTorch's and "
+        "are not read; nsys profile records the same kernels",
+    ),
+    (
+        "horovod_timeline",
+        re.compile(rb'"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)"'),
+        "a timeline of Horovod: it is not read; torch.profiler or nsys profile records the same "
+        "collectives with the work beside them",
+    ),
+    (
+        "ascend_trace",
+        re.compile(rb'"name"\s*+:\s*+"(?:Ascend Hardware|CANN|Overlap Analysis)"'),
+        "a trace of Ascend's profiler: its lanes of devices are not PyTorch's and are not read",
+    ),
+)
+"""Trace events of other programs: as above."""
+
 
 def looks_relative(text: bytes) -> bool:
     """Whether the first times in a stretch of events count from something else than 1970."""
@@ -59,11 +80,12 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     start = text.lstrip()[:1]
     if start not in (b"{", b"["):
         return None
-    if start == b"[":
-        if _EVENT.match(text):
-            return _trace("a list of trace events", text, name)
-    elif _EVENTS.search(text):
-        return _trace("it has traceEvents", text, name)
+    is_list = start == b"[" and _EVENT.match(text)
+    if is_list or (start == b"{" and _EVENTS.search(text)):
+        for kind, pattern, reason in OTHER_TRACES:
+            if pattern.search(text):
+                return Recognition(kind, reason, status="unrecognised")
+        return _trace("a list of trace events" if is_list else "it has traceEvents", text, name)
     for kind, pattern, reason in OTHER_JSON:
         if pattern.search(text):
             return Recognition(kind, reason, status="unrecognised")

@@ -108,6 +108,7 @@ class TraceReader:
         """Events and stretches of text that could not be read."""
         self._domains = Cache(names.special_domain)
         self._is_launch = Cache(names.is_launch)
+        self._range_metas = Cache(lambda given: collectives.meta_of_range(*given))
         self._messages = Cache(lambda given: collectives.meta_of_message(*given))
         self._plain_names: set[str] = set()
         """Names of operators that are known to say nothing but what ran."""
@@ -532,7 +533,7 @@ class TraceReader:
         args = event.args
         dims = b"" if args is None else bytes(args.dims)
         types = b"" if args is None else bytes(args.types)
-        meta = collectives.meta_of_range(event.name, dims, types)
+        meta = self._range_metas[event.name, dims, types]
         if meta is None:
             return
         ident = None if args is None else args.external_id

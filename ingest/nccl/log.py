@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import STEP_PATTERN, IngestOptions, Sink, SourceFile
@@ -18,11 +18,13 @@ from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
 from tracekit.ingest.stackdumps import reader as stacks
-from tracekit.ingest.steplog import failures
+from tracekit.ingest.steplog import failures, phases, timers
+from tracekit.ingest.steplog.ahead import ahead
 from tracekit.ingest.steplog.phases import PhaseReader
-from tracekit.ingest.steplog.reader import StepReader
+from tracekit.ingest.steplog.reader import Looked, StepReader
 from tracekit.ingest.steplog.timers import TimerReader
 from tracekit.ingest.steplog.words import Block, any_of
+from tracekit.ingest.traces.names import rank_of_name
 
 DTYPES = ("Int8", "UInt8", "Int32", "UInt32", "Int64", "UInt64", "Half", "Float", "Double",
           "BFloat16", "Float8_e4m3fn", "Float8_e5m2")  # fmt: skip
@@ -95,6 +97,17 @@ WORDS = (
 _ANY_WORD = any_of(WORDS)
 
 
+class _Seen(NamedTuple):
+    """What can be told of a batch of lines without those before."""
+
+    looked: Looked
+    garbled_count: int
+    others: Block
+    """All lines that are no step's, and perhaps more."""
+    has_words: bool
+    """Whether one of them is to be read."""
+
+
 class LogReader:
     """State of reading one log."""
 
@@ -111,7 +124,9 @@ class LogReader:
         self.comm_rows = Rows(sink, "nccl_comm", COMM_COLUMNS)
         self.bench = bench.BenchReader(sink, self._plain_event)
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
-        self.steps = StepReader(sink, dict(source.columns).get(STEP_PATTERN))
+        self.steps = StepReader(
+            sink, dict(source.columns).get(STEP_PATTERN), rank_of_name(source.name)
+        )
         self.failures = failures.FailureReader(sink)
         self.stacks = stacks.StackReader(sink, source.path)
         self.phases = PhaseReader(sink)
@@ -134,29 +149,46 @@ class LogReader:
     def run(self) -> None:
         """Read the file from its first byte to its last."""
         with self.source.open() as raw:
-            for batch in lines.read_lines(raw):
-                self._batch(batch)
+            numbered = _numbered(lines.read_lines(raw))
+            for seen in ahead(self._look, numbered, self.options.threads_count):
+                self._take(seen)
             problem = streams.stream_problem(raw)
         self._finish(problem)
 
     # --- lines ---------------------------------------------------------------------------------
 
-    def _batch(self, batch: list[bytes]) -> None:
-        heads = self.splitter.heads
-        before = self.place
+    def _look(self, numbered: tuple[int, list[bytes]]) -> _Seen:
+        """Nearly all that there is to do, in whatever thread."""
+        first_place, batch = numbered
         block = Block(batch)
+        garbled_count = block.garbled_count
+        looked = self.steps.look(block, first_place)
+        if looked.others_count < len(batch) / 2:
+            others = own = Block([line for _, line in looked.others()])
+        else:
+            others, own = block, None
+        for pattern in (phases.KEYS, timers.KEYS):
+            others.holds(pattern)
+        has_words = others.holds(_ANY_WORD)
+        if has_words and looked.taken and own is None:
+            has_words = Block([line for _, line in looked.others()]).holds(_ANY_WORD)
+        return _Seen(looked, garbled_count, others, has_words)
+
+    def _take(self, seen: _Seen) -> None:
+        """What needs to know the lines before."""
+        heads, looked = self.splitter.heads, seen.looked
+        batch = looked.block.lines
         self.long_count += bool(batch) and len(batch[-1]) > lines.MAX_LINE_BYTES
-        self.garbled_count += block.garbled_count
-        rest = self.steps.take(block, before + 1)
-        if rest is not None and len(rest) < len(batch) / 2:
-            block = Block([line for _, line in rest])
+        self.garbled_count += seen.garbled_count
+        self.steps.take(looked)
+        self.timers.take_steps(looked.with_parts)
         for reader in (self.phases, self.timers):
-            reader.take(enumerate(batch, before + 1) if rest is None else rest, block)
+            reader.take(looked.others(), seen.others)
         is_open = self.failures.is_open or self.stacks.is_open
         is_within = self.bench.section is not None or is_open
-        left: Iterable[tuple[int, bytes]] = enumerate(batch, before + 1) if rest is None else rest
-        if not is_within and not self._has_words(block, rest):
-            left = ()
+        left: Iterable[tuple[int, bytes]] = ()
+        if is_within or seen.has_words:
+            left = looked.others()
         for self.place, line in left:
             at = line.find(_INFO)
             if at > 0:
@@ -167,13 +199,7 @@ class LogReader:
                     self._info(known.speaker, text, None)
                     continue
             self._other(line)
-        self.place = before + len(batch)
-
-    def _has_words(self, block: Block, rest: list[tuple[int, bytes]] | None) -> bool:
-        """Whether a line is to be read that is no step's."""
-        if not block.holds(_ANY_WORD):
-            return False
-        return rest is None or Block([line for _, line in rest]).holds(_ANY_WORD)
+        self.place = looked.first_place + len(batch) - 1
 
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:
@@ -672,6 +698,14 @@ class LogReader:
         if stated:
             return f"NCCL {stated[0][5:]}" + (" and others" if len(stated) > 1 else "")
         return self.bench.producer or ", ".join(sorted(self.steps.formats)) or None
+
+
+def _numbered(batches: Iterable[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+    """Each batch of lines with the number of its first."""
+    place = 1
+    for batch in batches:
+        yield place, batch
+        place += len(batch)
 
 
 def _nth(names: tuple[str, ...], word: bytes) -> str | None:

@@ -12,6 +12,9 @@ WORDS = (
     b"atchdog", b"WorkNCCL(", b"last enqueued", b"at NCCL work", b"eartbeat monitor",
     b"ProcessGroupNCCL",
 )  # fmt: skip
+_TOLD = b"due to a collective timeout"
+"""A rank that writes what it has, since its own or another's watchdog timed out: in which call is
+not said."""
 KEY = re.compile(b"|".join(map(re.escape, WORDS)))
 _GLOBAL = re.compile(rb"\[rank(\d{1,7})\]")
 _GROUP = re.compile(
@@ -22,7 +25,7 @@ _GROUP = re.compile(
 _WORK = re.compile(rb"WorkNCCL\((?P<body>[^()]{0,400}(?:\(ms\)[^()]{0,100})?)\)")
 _WORD = re.compile(rb"\b(SeqNum|OpType|NumelIn|NumelOut|Timeout\(ms\))=([\w-]{1,40})")
 _RAN = re.compile(rb"ran for (\d{1,12}) milliseconds")
-_PROGRESS = re.compile(rb"last (enqueued|started|completed)(?: NCCL)? work: (-?\d{1,20})")
+_PROGRESS = re.compile(rb"[Ll]ast (enqueued|started|completed)(?: NCCL)? work: (-?\d{1,20})")
 _DETECTED = re.compile(
     rb"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work)\s?: (-?\d{1,20})"
 )
@@ -78,6 +81,8 @@ class WatchdogReader:
             self._timeout(line, work["body"], fields, (place, group, rank, world))
         if progress or detected is not None:
             self._progress(progress, detected, fields, (place, group, rank, world))
+        if work is None and _TOLD in line:
+            self.log_rows.add((place, "watchdog-told", "error", fields))
         return True
 
     def _timeout(

@@ -21,6 +21,12 @@ _TABLES = re.compile(
     rb"CREATE TABLE \"?(?:StringIds|TARGET_INFO_\w+|META_DATA_(?:EXPORT|CAPTURE)|EXPORT_META_DATA"
     rb"|CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|ENUM_NSYS_EVENT_TYPE)\b"
 )
+_STATS = re.compile(
+    rb"(?m)^ *\*\* [^\n]{1,80} \((?:cuda|nvtx|osrt|openacc|mpi|nccl)_\w{1,40}\):\s*$"
+    rb"|\ATime \(%\),Total Time \(ns\),(?:Instances|Count|Num Calls),"
+    rb"|\ARange,Style,Total Proj Time"
+)
+"""A table that ``nsys stats`` prints, or writes as CSV."""
 MAX_PROCESSES = 1024
 """Sources that one export may become: a damaged one may name a process a row."""
 _HEADER_BYTES = 100
@@ -79,6 +85,12 @@ def sniff(head: bytes, name: str) -> Recognition | None:
             + export_command(name)
         )
         return Recognition("nsys_report", reason, status="unreadable")
+    if _STATS.search(head):
+        return Recognition(
+            "nsys_stats",
+            "a table of nsys stats: sums without times; give the report or its export",
+            status="unrecognised",
+        )
     if _NAMED.search(name) and head and not head[:_HEADER_BYTES].strip(b"\0"):
         reason = "its header is zeroed: the export was interrupted"
         return Recognition("nsys", reason, status="unreadable")

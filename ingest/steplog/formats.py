@@ -4,13 +4,15 @@ A pattern's groups say what a line holds, and their names in which unit:
 
 - ``step``, ``total``: number of the step, and of the job's last one; ``epoch`` where steps count
   anew in each, counted from 0 (``epoch_from_1``: from 1);
-- ``dur_ms``, ``dur_s``: how long a step took, the mean since the line before where the format is
-  averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began; ``month``, ``day`` and
+- ``dur_ms``, ``dur_s``, ``steps_per_s``: how long a step took, the mean since the line before
+  where the format is averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began,
+  ``elapsed_ms``: since the training began; ``month``, ``day`` and
   ``day_clock`` where the date has no year;
-- ``input_wait_s``: how long of that it waited for its input; ``running_dur_s`` and
-  ``running_input_wait_s``: the means of both since the epoch or the job began;
+- ``input_wait_ms``, ``input_wait_s``: how long of that it waited for its input;
+  ``running_dur_s`` and ``running_input_wait_s``: means of both since the epoch or the job began;
 - ``samples``, ``tokens``: consumed so far; ``loss``, ``learning_rate``, ``grad_norm``;
 - ``tflops`` a GPU and ``mfu_percent`` as the program states them;
+- ``rank`` that says so, before any tag of a launcher's;
 - ``time``, of a user's own pattern alone: seconds, ms, us or ns since the epoch, or a date and a
   clock; without it the line's own date and clock count, as in every format.
 
@@ -24,6 +26,13 @@ import re
 from dataclasses import dataclass
 
 _NUMBER = r"[-+\d.eE]+"
+PLAIN = "plain"
+_IS = r"[ \t]*[:=]?[ \t]*[\"']?"
+_STEP_TIME = (
+    r"(?:(?:step|iter|iteration|batch)[_ ]?(?:time|duration)"
+    r"|time[/_ ](?:per[_ ])?(?:step|iter|iteration|batch)|sec[/_](?:step|iter))"
+)
+_INPUT_TIME = r"\b(?:data|dataloader|data[_ ]?load(?:ing|er)?|fetch|input)[_ ]?(?:time|wait)"
 
 
 @dataclass(frozen=True)
@@ -40,17 +49,26 @@ class StepFormat:
     is_averaged: bool = False
     """Whether its duration is the mean over all steps since the line before."""
     fields: tuple[tuple[str, str], ...] = ()
-    """Further patterns of one group each: many small ones are quicker than one of many options."""
+    """Further patterns of one group each: many small ones are quicker than one of many options. Of
+    several for one name the first that finds it counts."""
+    within: str = ""
+    """A pattern that each of its lines holds, where that is, beside ``pattern``."""
+    without: str = ""
+    """A pattern that none of its lines holds."""
     is_bar: bool = False
     """Whether it is a progress bar, of which a program may show several."""
     below: tuple[tuple[str, str], ...] = ()
     """Patterns of one group each for the lines below a step's, up to the next step."""
     below_marker: str = ""
     """A text that each such line holds."""
+    is_wait_beside: bool = False
+    """Whether the duration that it states leaves the wait for input out."""
     has_commas: bool = False
     """Whether its numbers may have commas between thousands."""
     has_thousands: bool = False
     """Whether its durations may end in K or M, of three digits: 11.5K."""
+    has_parts: bool = False
+    """Whether its line tells how long the parts of the step took, as ``timers`` reads them."""
     quick: str | None = None
     """Of the most usual form, from the line's start, in which each character allows one way on:
     Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
@@ -168,6 +186,7 @@ FORMATS: tuple[StepFormat, ...] = (
             ("loss", rf"\bactor/pg_loss:(?:np\.float64\()?({_NUMBER})"),
             ("grad_norm", rf"\bactor/grad_norm:(?:np\.float64\()?({_NUMBER})"),
         ),
+        has_parts=True,
     ),
     StepFormat(
         "composer",
@@ -183,6 +202,20 @@ FORMATS: tuple[StepFormat, ...] = (
             ("model_flops_per_s", rf"\t Train throughput/device/flops_per_sec: ({_NUMBER})"),
         ),
         below_marker="\t Train ",
+    ),
+    StepFormat(
+        "xtuner",
+        (" data_time: ",),
+        r"\[RANK (?P<rank>\d+)\].*?\bStep (?P<step>\d+)/(?P<total>\d+) "
+        r"data_time: (?P<input_wait_s>[\d.]+) ",
+        "XTuner from 1.0 on (trainer.py), a file a rank",
+        fields=(
+            ("dur_s", r" time: ([\d.]+) "),
+            ("learning_rate", rf" lr: ({_NUMBER})"),
+            ("loss", rf" total_loss: ({_NUMBER})"),
+            ("grad_norm", rf" grad_norm: ({_NUMBER})"),
+        ),
+        is_wait_beside=True,
     ),
     StepFormat(
         "mmengine",
@@ -296,6 +329,48 @@ FORMATS: tuple[StepFormat, ...] = (
         "TensorFlow's tutorials and Inception (cifar10_train, inception_train)",
     ),
     StepFormat(
+        "tf_models",
+        (" per-step time ",),
+        rf"\bStep (?P<step>\d+) per-step time (?P<dur_s>[\d.]+)s(?: loss=(?P<loss>{_NUMBER}|nan))?",
+        "TensorFlow's object detection (model_lib_v2)",
+        is_averaged=True,
+    ),
+    StepFormat(
+        "paddle",
+        ("batch_cost",),
+        # Of both the step counts over the job: an epoch that is printed beside is not its own.
+        r"(?:\[TRAIN\]\s+epoch[:=] ?\d+, iter[:=]|\bglobal[ _]step:?) ?(?P<step>\d+)"
+        r"(?:/(?P<total>\d+))?, ",
+        "PaddleSeg, PaddleOCR and what is built on it, PaddleNLP",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r"\b(?:avg_)?batch_cost[:=] ?([\d.]+)"),
+            ("input_wait_s", r"\b(?:avg_)?reader_cost[:=] ?([\d.]+)"),
+            ("loss", rf"\bloss[:=] ?({_NUMBER})"),
+            ("learning_rate", rf"\b(?:lr|learning rate)[:=] ?({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "paddle_detection",
+        (" batch_cost: ",),
+        r"\bEpoch: \[(?P<epoch>\d+)\] +\[ *(?P<step>\d+)/(?P<total>\d+)\] +",
+        "PaddleDetection and PaddleX (LogPrinter)",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r" batch_cost: ([\d.]+)"),
+            ("input_wait_s", r" data_cost: ([\d.]+)"),
+            ("loss", rf" loss: ({_NUMBER})"),
+            ("learning_rate", rf" learning_rate: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "modded_nanogpt",
+        ("ms step_avg:",),
+        rf"\bstep:(?P<step>\d+)/(?P<total>\d+) (?:train_loss:(?P<loss>{_NUMBER}|nan) )?"
+        r"train_time:(?P<elapsed_ms>\d+)ms step_avg:",
+        "modded-nanogpt and what copies it",
+    ),
+    StepFormat(
         "mxnet",
         ("samples/sec",),
         r"(?:\b(?:Epoch|Iter)\[\d+\] Batch ?\[(?:\d+-)?|\[Epoch \d+\] ?\[Batch )"
@@ -323,14 +398,51 @@ FORMATS: tuple[StepFormat, ...] = (
         r"|:[0-9]{2}(?::[0-9]{2})?)|:[0-9]{2}:[0-9]{2}))<"
         r"[^,\]]{1,20}, +(?:[0-9.]+|\?)(?:it/s|s/it)",
     ),
+    StepFormat(
+        PLAIN,
+        ("loss", "Loss", "LOSS"),
+        r"(?i)\b(?:(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:step|iter|iteration)s?\b[\"']?[ \t]*"
+        r"[:=#]?[ \t]*\[?|batch(?:[ \t]|:)[ \t]*\[?)[ \t]*"
+        r"(?P<step>\d+)(?:[ \t]*/[ \t]*(?P<total>\d+))?(?:[^\d.]|\.\D|\.?$)",
+        "loops of one's own: a word for the step, its number, and a loss",
+        fields=(
+            ("epoch", r"(?i)\bepoch\b[\"']?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*(\d+)(?:[^\d.]|\.?$)"),
+            ("dur_ms", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
+            ("dur_ms", rf"(?i){_STEP_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
+            ("dur_ms", r"\b([\d.]+)[ \t]?ms(?:/(?:step|iter|it|batch)\b|[ \t]\|)"),
+            ("dur_s", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),
+            ("dur_s", rf"(?i){_STEP_TIME}[_ ]?\(?s(?:ec|econds)?\)?[\"']?{_IS}([\d.]+)"),
+            ("dur_s", r"\b([\d.]+)[ \t]?s(?:ec|econds)?/(?:step|iter|it|batch)\b"),
+            ("steps_per_s", r"\b([\d.]+)[ \t]?(?:steps?|iters?|it|batch|batches)/s(?:ec)?\b"),
+            (
+                "steps_per_s",
+                rf"(?i)\b(?:steps?|iters?|it|batches)(?:_per_|/)s(?:ec|econd)?[\"']?{_IS}([\d.]+)",
+            ),
+            # Whoever names both so has them from MMCV or Detectron2: in seconds.
+            ("dur_s", r"[^\w.]time: +([\d.]+)[ ,-]+data_time: +[\d.]+"),
+            ("input_wait_s", r"[^\w.]time: +[\d.]+[ ,-]+data_time: +([\d.]+)"),
+            ("input_wait_ms", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
+            ("input_wait_ms", rf"(?i){_INPUT_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
+            ("input_wait_s", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),
+            ("input_wait_s", rf"(?i){_INPUT_TIME}[_ ]?\(?s(?:ec|econds)?\)?[\"']?{_IS}([\d.]+)"),
+            ("rank", r"(?i)\brank\b[\"']?[ \t]*[:=#]?[ \t]*(\d+)"),
+            ("loss", rf"(?i)loss\b[\"']?{_IS}({_NUMBER})"),
+            ("learning_rate", rf"(?i)\b(?:lr|learning[_ ]rate)\b[\"']?{_IS}({_NUMBER})"),
+            ("grad_norm", rf"(?i)\b(?:grad[_ ])?norm\b[\"']?{_IS}({_NUMBER})"),
+        ),
+        within=rf"(?i)loss\b[\"']?{_IS}(?:[-+]?[\d.]|nan|inf)",
+        without=r"(?i)(?:^|[^a-z])(?:eval|val|test)(?:[^a-z]|$|id|uat|ing)",
+        has_commas=True,
+    ),
 )
 """In the order in which a line is asked; a line belongs to the first that it matches."""
 
 
 OWN = "own"
 _GROUPS = (
-    "step", "total", "epoch", "dur_ms", "dur_s", "elapsed", "samples", "tokens",
-    "loss", "learning_rate", "grad_norm", "tflops", "mfu_percent", "time",
+    "step", "total", "epoch", "dur_ms", "dur_s", "input_wait_ms", "input_wait_s", "elapsed",
+    "samples", "tokens", "loss", "learning_rate", "grad_norm", "tflops", "mfu_percent", "rank",
+    "time",
 )  # fmt: skip
 
 
@@ -366,8 +478,12 @@ def is_step_log(head: bytes) -> bool:
         return False
     text: str | None = None
     for known in FORMATS:
-        if known.is_bar or not any(m.encode() in head for m in known.markers):
-            continue  # anything that takes long shows a bar
+        if (
+            known.is_bar
+            or known.name == PLAIN
+            or not any(m.encode() in head for m in known.markers)
+        ):
+            continue  # anything that takes long shows a bar, and much text speaks of steps
         text = head.decode("utf-8", "replace") if text is None else text
         if re.search(known.pattern, text):
             return True

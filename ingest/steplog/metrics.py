@@ -37,17 +37,24 @@ class BarMetrics:
         """Whether the last of these is a dictionary."""
         self._found = self._told = 0
 
-    def join(self, pieces: pl.DataFrame, drawn: pl.DataFrame) -> pl.DataFrame:
-        """``drawn``, with the metrics that stand among ``pieces`` in the columns of ``FIELDS``.
+    @staticmethod
+    def said(pieces: pl.DataFrame) -> pl.DataFrame:
+        """The dictionaries among ``pieces``, which have the columns ``index`` and ``line``: the
+        columns of ``FIELDS``."""
+        import polars as pl
 
-        Both have the column ``index``, in which they are ordered; ``pieces`` has ``line``, and
-        ``drawn`` the columns of ``job_step``.
+        return pieces.filter(pl.col("line").str.contains(MARKER, literal=True)).select(
+            "index", *(_number(name, pattern) for name, pattern in FIELDS.items())
+        )
+
+    def join(self, said: pl.DataFrame, drawn: pl.DataFrame) -> pl.DataFrame:
+        """``drawn``, with what is ``said`` beside in the columns of ``FIELDS``.
+
+        Both have the column ``index``, in which they are ordered; ``drawn`` has the columns of
+        ``job_step``.
         """
         import polars as pl
 
-        said = pieces.filter(pl.col("line").str.contains(MARKER, literal=True)).select(
-            "index", *(_number(name, pattern) for name, pattern in FIELDS.items())
-        )
         self._found += said.height
         bars = drawn.select("index", "step", "total_steps_count", is_said=pl.lit(value=False))
         if not said.height and not self._is_due:
@@ -86,11 +93,20 @@ class MetricsBelow:
     def __init__(self) -> None:
         self.held: pl.DataFrame | None = None
 
-    def join(self, pieces: pl.DataFrame, steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
-        """The steps before the last, with the metrics that stand below each among ``pieces``.
+    @staticmethod
+    def said(pieces: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+        """The metrics among ``pieces``, which have the columns ``index`` and ``line``."""
+        import polars as pl
 
-        Both have the column ``index``, in which they are ordered; ``pieces`` has ``line``, and
-        ``steps`` the columns of ``job_step``.
+        is_below = pl.col("line").str.contains(known.below_marker, literal=True)
+        numbers = (_number(n, p) for n, p in known.below)
+        return pieces.filter(is_below).select(pl.col("index").cast(pl.Int64), *numbers)
+
+    def join(self, said: pl.DataFrame, steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+        """The steps before the last, with the metrics that are ``said`` below each.
+
+        Both have the column ``index``, in which they are ordered; ``steps`` has the columns of
+        ``job_step``.
         """
         import polars as pl
 
@@ -98,16 +114,14 @@ class MetricsBelow:
         if self.held is not None:
             steps = pl.concat([self.held.with_columns(index=pl.lit(-1, pl.Int64)), steps])
         names = [name for name, _ in known.below]
-        said = (
-            pieces.filter(pl.col("line").str.contains(known.below_marker, literal=True))
-            .select(pl.col("index").cast(pl.Int64), *(_number(n, p) for n, p in known.below))
-            .join_asof(steps.select("index", above="index"), on="index", check_sortedness=False)
+        below = (
+            said.join_asof(steps.select("index", above="index"), on="index", check_sortedness=False)
             .group_by("above")
             .agg(pl.col(name).drop_nulls().first() for name in names)
         )
         order = steps.columns
         steps = steps.join(
-            said,
+            below,
             left_on="index",
             right_on="above",
             how="left",

@@ -25,8 +25,8 @@ WORDS = (
     b"heckpoint", b"valid", b"Valid", b"eval", b"Eval", b"val loss", b"garbage", b"Garbage",
     b"[GC]", b"[Torch] Saved", b"saving model to", b"epoch", b"Epoch", b"EPOCH", b"re-looped",
 )  # fmt: skip
-_KEYS = any_of(WORDS)
-_KEY = re.compile(_KEYS.encode())
+KEYS = any_of(WORDS)
+_KEY = re.compile(KEYS.encode())
 _SAYS = tuple(
     (code, re.compile(pattern, re.I))
     for code, pattern in (
@@ -78,7 +78,7 @@ class PhaseReader:
 
     def take(self, lines: Iterable[tuple[int, bytes]], block: Block) -> None:
         """Look at lines with their places; ``block`` is all of them, and perhaps more."""
-        if not block.holds(_KEYS):
+        if not block.holds(KEYS):
             return
         for place, line in lines:
             if not _KEY.search(line):

@@ -6,7 +6,8 @@ pattern a format takes them apart. A line that ends no step is left to other rea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
@@ -27,6 +28,7 @@ STAMP_BYTES = 300
 MAX_STEP = 10**10
 """Highest number of a step, of the last one, and of steps over all epochs that is believed."""
 MAX_EPOCH = 10**6
+MAX_RANK = 10**7 - 1
 MAX_HOURS = 10**5
 MAX_STEP_S = 10**7
 """Longest step that is believed: four months."""
@@ -38,7 +40,7 @@ _STAMP = (
     r"(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
     r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
-_TAG = r"\[(?:[Rr]ank ?|default)(\d{1,7})\]"
+_TAG = r"\[(?:[Rr]ank ?|RANK |default)(\d{1,7})\]"
 _FURTHER = ("input_wait_ns", "running_dur_ns", "running_input_wait_ns")
 """Durations that a line may state beside its step's."""
 _COLUMNS = (
@@ -49,11 +51,43 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class StepReader:
-    """Takes the lines of steps out of a job's output."""
+class Looked(NamedTuple):
+    """What a block of lines says, by itself: of what stands in others it knows nothing."""
 
-    def __init__(self, sink: Sink, own_pattern: str | None = None) -> None:
+    block: Block
+    first_place: int
+    """The number of its first line."""
+    steps: list[tuple[StepFormat, pl.DataFrame, pl.DataFrame | None]]
+    """Steps of each format, and what its lines say beside them."""
+    taken: dict[int, bool]
+    """Places of lines that are steps', and whether they are bars."""
+    with_parts: list[Line]
+    """Lines of steps that tell how long the parts of the step took."""
+
+    @property
+    def others_count(self) -> int:
+        """Lines that are no step's, those with something behind a bar among them at most."""
+        return len(self.block.lines) - sum(not is_bar for is_bar in self.taken.values())
+
+    def others(self) -> Iterator[Line]:
+        """Lines that are no step's, and what is printed behind bars."""
+        for place, line in enumerate(self.block.lines, self.first_place):
+            if place not in self.taken:
+                yield place, line
+            elif self.taken[place]:  # a bar ends without a line feed, so the next text follows
+                behind = _behind_bar(line)
+                if behind:
+                    yield place, behind
+
+
+class StepReader:
+    """Takes the lines of steps out of a job's output: ``look`` at blocks in any order, by several
+    threads, then ``take`` what was seen in the lines' order."""
+
+    def __init__(self, sink: Sink, own_pattern: str | None = None, rank: int | None = None) -> None:
+        """``rank`` is what the file's name says: of lines that name none themselves."""
         self._sink = sink
+        self._rank = rank
         self._formats = (own_format(own_pattern), *FORMATS) if own_pattern else FORMATS
         self._met = {known for known in self._formats if not known.markers}
         """Formats whose marker was seen: the others are looked for once a block, not a line."""
@@ -65,20 +99,17 @@ class StepReader:
         self._window: tuple[int, int] | None = None
         self._zones: set[bool] = set()
 
-    def take(self, block: Block, first_place: int) -> list[Line] | None:
-        """Write the steps of consecutive lines; the other lines, or None where none is a step.
-
-        ``first_place`` is the number of the first.
-        """
+    def look(self, block: Block, first_place: int) -> Looked:
+        """The steps of consecutive lines; ``first_place`` is the number of the first."""
+        looked = Looked(block, first_place, [], {}, [])
         if not self._met:
             self._meet(block.text)
             if not self._met:
-                return None
+                return looked
         import polars as pl
 
         places, text = _pieces(block, first_place)
         asked = pl.DataFrame({"place": places, "line": text}).with_row_index()
-        taken: dict[int, bool] = {}
         is_new_asked = False
         """Whether what earlier formats left was asked for the markers of those never met."""
         for known in self._formats:
@@ -90,31 +121,43 @@ class StepReader:
             rows = asked
             if known.markers:
                 rows = asked.filter(pl.col("line").str.contains(_MARKERS[known.name]))
+            if known.within:
+                rows = rows.filter(pl.col("line").str.contains(known.within))
+            if known.without:
+                rows = rows.filter(~pl.col("line").str.contains(known.without))
             if not rows.height:
                 continue
-            steps = _found(rows, known)
+            steps = _found(rows, known, self._rank)
+            said = None
             if known.is_bar:
-                steps = self._metrics.join(rows, steps)
+                said = self._metrics.said(rows)
+            elif known.below:
+                said = self._below[known].said(rows, known)
             if steps.height:
-                taken |= dict.fromkeys(steps["place"].unique().to_list(), known.is_bar)
+                taken = steps["place"].unique()
+                looked.taken.update(dict.fromkeys(taken.to_list(), known.is_bar))
+                if known.has_parts:
+                    places_found = sorted(taken.to_list())
+                    looked.with_parts.extend(
+                        (p, block.lines[p - first_place]) for p in places_found
+                    )
                 asked = asked.join(steps.select("place"), on="place", how="anti")
-            if known.below:
-                steps = self._below[known].join(rows, steps, known)
+            if steps.height or said is not None:
+                looked.steps.append((known, steps, said))
+            if not asked.height:
+                break
+        return looked
+
+    def take(self, looked: Looked) -> None:
+        """Write the steps of the lines that follow those before."""
+        for known, found, said in looked.steps:
+            steps = found
+            if known.is_bar and said is not None:
+                steps = self._metrics.join(said, steps)
+            elif said is not None:
+                steps = self._below[known].join(said, steps, known)
             if steps.height:
                 self._write(steps, known)
-        if not taken:
-            return None
-        lines = block.lines
-        if not any(taken.values()):
-            numbered = enumerate(lines, first_place)
-            return [(place, line) for place, line in numbered if line and place not in taken]
-        rest = []
-        for place, line in enumerate(lines, first_place):
-            # A bar ends without a line feed, so what is printed next stands behind it.
-            behind = _behind_bar(line) if taken.get(place) else line
-            if behind and (place not in taken or taken[place]):
-                rest.append((place, behind))
-        return rest
 
     def _meet(self, text: pl.Series) -> None:
         """Notice the formats whose markers lines hold."""
@@ -202,7 +245,7 @@ def _behind_bar(line: bytes) -> bytes:
     return (line[end + 1 :] if end >= 0 else line.rpartition(b"]")[2]).strip()
 
 
-def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+def _found(rows: pl.DataFrame, known: StepFormat, rank: int | None = None) -> pl.DataFrame:
     """The lines of a format, with the columns of ``job_step``."""
     import polars as pl
 
@@ -221,13 +264,15 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
             for name in ("dur_ms", "dur_s")
             if name in groups
         )
+    beside = _dur("input_wait", groups).fill_null(0)
+    tags = [_integer("rank", groups, MAX_RANK), line.str.extract(_TAG).cast(pl.Int64, strict=False)]
     columns = [
         pl.col("index", "place"),
         _integer("step", groups, MAX_STEP),
         _epoch(groups).alias("epoch"),
         _integer("total", groups, MAX_STEP).alias("total_steps_count"),
         _elapsed(groups).alias("elapsed_ns"),
-        _dur("dur", groups).alias("dur_ns"),
+        (_dur("dur", groups) + (beside if known.is_wait_beside else 0)).alias("dur_ns"),
         *(_dur(name.removesuffix("_ns"), groups).alias(name) for name in _FURTHER),
         pl.lit(known.is_averaged).alias("is_averaged"),
         _integer("samples", groups).alias("samples_count"),
@@ -235,7 +280,7 @@ def _found(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         *(_real(name, groups).alias(name) for name in FIELDS),
         (_real("mfu_percent", groups) / 100).alias("mfu_ratio"),
         (_real("tflops", groups) * 1e12).alias("model_flops_per_s"),
-        line.str.extract(_TAG).cast(pl.Int32, strict=False).alias("tag"),
+        pl.coalesce(*tags, pl.lit(rank, pl.Int64)).cast(pl.Int32).alias("tag"),
         pl.lit(known.name).alias("format"),
     ]
     if "time" in groups:
@@ -288,9 +333,13 @@ def _with_fields(steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     """The lines with a step, with what the format's further patterns find and no group has."""
     import polars as pl
 
-    line, told = pl.col("line").str, set(steps.columns)
-    more = [line.extract(pattern).alias(name) for name, pattern in known.fields if name not in told]
-    return steps.filter(pl.col("step").is_not_null()).with_columns(*more)
+    line = pl.col("line").str
+    more: dict[str, list[pl.Expr]] = {name: [] for name, _ in known.fields}
+    for name, pattern in known.fields:
+        more[name].append(line.extract(pattern))
+    return steps.filter(pl.col("step").is_not_null()).with_columns(
+        pl.coalesce(found).alias(name) for name, found in more.items() if name not in steps.columns
+    )
 
 
 def _integer(name: str, groups: set[str], most: int = 2**62) -> pl.Expr:
@@ -329,6 +378,9 @@ def _dur(what: str, groups: set[str]) -> pl.Expr:
         for unit, scale in (("ms", 1e6), ("s", 1e9))
         if f"{what}_{unit}" in groups
     ]
+    if what == "dur" and "steps_per_s" in groups:
+        pace = _real("steps_per_s", groups)
+        stated.append(pl.when(pace > 0).then(1e9 / pace))
     if not stated:
         return pl.lit(None, pl.Int64)
     dur_ns = pl.coalesce(stated)
@@ -336,11 +388,13 @@ def _dur(what: str, groups: set[str]) -> pl.Expr:
 
 
 def _elapsed(groups: set[str]) -> pl.Expr:
-    """ns, of hours where there are any, minutes and seconds, with colons between."""
+    """ns, of hours where there are any, minutes and seconds, with colons between; or of ms."""
     import polars as pl
 
     if "day_clock" in groups:
         return _in_year()
+    if "elapsed_ms" in groups:
+        return _integer("elapsed_ms", groups, MAX_HOURS * 3_600_000) * 1_000_000
     if "elapsed" not in groups:
         return pl.lit(None, pl.Int64)
     text = pl.col("elapsed").str

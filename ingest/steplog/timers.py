@@ -6,7 +6,7 @@ one rank says of itself without its number. Forms, as the programs' sources prin
     (min, max) time across ranks (ms):          max time across ranks (ms):
         forward-compute .....: (1.00, 2.00)         forward-compute .....: 2.00
     times across ranks (ms):                    time (ms) | forward: 1.00 | backward: 2.00
-      forward-compute:
+      forward-compute:                          step:1 - timing_s/gen:74.020 - timing_s/ref:3.420
          rank  0: 1.00
 
 A part's name is kept where each of its words is one of those that timers are called by; others are
@@ -22,7 +22,7 @@ from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.words import Block, any_of
 
 WORDS = (b"across ranks (ms):", b"time (ms) | ")
-_KEYS = any_of(WORDS)
+KEYS = any_of(WORDS)
 MAX_BETWEEN = 200
 """Lines of others within a block of timers, beyond which it has ended."""
 MAX_NAME_CHARS = 60
@@ -37,27 +37,31 @@ _LONGEST = re.compile(_BEFORE + _NAME + rb" \.{1,80}: " + _MS + rb"\s*$")
 _PART = re.compile(rb"(?:^|[\]:>] ?|: ) {2}" + _NAME + rb":\s*$")
 _OF_RANK = re.compile(rb" {2}rank +(\d{1,7}): " + _MS + rb"\s*$")
 _SAID = re.compile(rb"([A-Za-z][\w/ -]{0,80}): " + _MS + rb"\s*$")
+_OF_STEP = re.compile(
+    rb"\btiming_s/(?!step:)([a-z_]{1,60}):(?:np\.float64\()?(\d{1,9}(?:\.\d{1,9})?)"
+)
 _TAG = re.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
 _BETWEEN = re.compile(rb"[-_/ ]+")
 _WORDS = frozenset(
     b"""
-    a2a actor activation activations all allgather alltoall allreduce and attention autograd average
-    backward barrier batch bcast broadcast bubble bwd bucket check checkpoint clip closure combine
-    comm communication compute context copy count cp critic cross data dataloader dispatch dp
-    elapsed embedding ema ep eval evaluate evaluation exchange expert experts finalize first flush
-    forward fp16 fp32 fp8 bf16 fused fwd gather generate generation generator global grad gradient
-    gradients grads group head hook host inf init inner input interval inv iter iteration
-    iterators last layer layernorm layers load local log logging logits loss lr main max memory
-    micro microbatch microstep min mlp model module moe move nan new next norm nonzero offload
-    opt optim optimizer other output overlap overflow param parameter parameters params pipe
-    pipeline post postprocess pp pre prefetch prepare preprocess reduce reduction recompute recv
-    ref reference refit reset reward rollout sample sampling save scale scatter scheduler send
-    sequence set setup sharded shuffle split stage start state step sum swap sync synchronize
-    synchronization tensor test time timers to token tokens total tp train training transfer unscale
-    update upload valid validation wait weight weights zero zeros
+    a2a activation activations actor adv all allgather allreduce alltoall and attention autograd
+    average backward barrier batch bcast bf16 broadcast bubble bucket bwd check checkpoint clip
+    closure combine comm communication compute context copy count cp critic cross data dataloader
+    dispatch dp elapsed ema embedding ep eval evaluate evaluation exchange expert experts finalize
+    first flush forward fp16 fp32 fp8 fused fwd gather gen generate generation generator global
+    grad gradient gradients grads group head hook host inf init inner input interval inv iter
+    iteration iterators last layer layernorm layers load local log logging logits loss lr main max
+    memory micro microbatch microstep min mlp model module moe move nan new next nonzero norm
+    offload old opt optim optimizer other output overflow overlap param parameter parameters params
+    pipe pipeline post postprocess pp pre prefetch prepare preprocess prob profile recompute recv
+    reduce reduction ref reference refit reset reshard reward rollout sample sampling save scale
+    scatter scheduler score send sequence sequences set setup sharded shuffle sleep split stage
+    start state step sum swap sync synchronization synchronize tensor test testing time timers to
+    token tokens total tp train training transfer unscale update upload valid validation values
+    wait wake weight weights zero zeros
     """.split()
 )
-"""Words of timers' names in Megatron-LM, DeepSpeed and what is built on them."""
+"""Words of timers' names in Megatron-LM, DeepSpeed, what is built on them, and verl."""
 _COLUMNS = ("place", "name", "part_rank", "dur_ns", "min_ns", "max_ns")
 
 Times = tuple[int | None, int | None, int | None, int | None]
@@ -82,13 +86,24 @@ class TimerReader:
 
     def take(self, lines: Iterable[tuple[int, bytes]], block: Block) -> None:
         """Look at lines with their places; ``block`` is all of them, and perhaps more."""
-        if self._open is None and not block.holds(_KEYS):
+        if self._open is None and not block.holds(KEYS):
             return
         for place, line in lines:
             if b"ms)" in line and self._head(place, line):
                 continue
             if self._open is not None:
                 self._within(place, line)
+        self._write()
+
+    def take_steps(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Look at lines of steps, with their places, that tell the parts of the step: verl's.
+        They are of the process that drives the others, which no rank is."""
+        for place, line in lines:
+            for name, seconds in _OF_STEP.findall(line):
+                self._add(place, name, (None, _ns(seconds, 1e9), None, None))
+        self._write()
+
+    def _write(self) -> None:
         if self._rows:
             columns = dict(zip(_COLUMNS, map(list, zip(*self._rows, strict=True)), strict=True))
             write_columns(self._sink, "job_step_part", columns)
@@ -151,6 +166,6 @@ class TimerReader:
         )  # fmt: skip
 
 
-def _ns(ms: bytes) -> int | None:
-    value = float(ms)
-    return round(value * 1e6) if value <= MAX_MS else None
+def _ns(text: bytes, unit_ns: float = 1e6) -> int | None:
+    value = float(text) * unit_ns
+    return round(value) if value <= MAX_MS * 1e6 else None

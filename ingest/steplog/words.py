@@ -25,18 +25,24 @@ class Block:
 
     def __init__(self, lines: Sequence[bytes]) -> None:
         self.lines = lines
+        self._held: dict[str, bool] = {}
 
     def holds(self, pattern: str) -> bool:
-        """Whether a pattern is found in a line, of which all that must be there is ASCII.
+        """Whether a pattern is found in a line, of which all that must be there is ASCII. It is
+        looked for once.
 
         By Rust's ``regex``, which looks for all of a few dozen texts at once: ten times as quick as
         one search for each, or Python's ``re``. Line by line, since a text of megabytes is in no
         cache by then.
         """
-        # Words are mostly everywhere or nowhere, and the head says which at little cost.
-        head = self.text.head(HEAD_LINES).str.contains(pattern).any()
-        rest = self.text.slice(HEAD_LINES)
-        return head or bool(rest.len() and rest.str.contains(pattern).any())
+        held = self._held.get(pattern)
+        if held is None:
+            # Words are mostly everywhere or nowhere, and the head says which at little cost.
+            head = self.text.head(HEAD_LINES).str.contains(pattern).any()
+            rest = self.text.slice(HEAD_LINES)
+            held = head or bool(rest.len() and rest.str.contains(pattern).any())
+            self._held[pattern] = held
+        return held
 
     @cached_property
     def has_returns(self) -> bool:

@@ -10,7 +10,7 @@ import re
 from typing import Literal, NamedTuple
 
 Role = Literal[
-    "step", "epoch", "total", "time", "elapsed", "dur", "samples", "tokens", "loss",
+    "step", "epoch", "total", "time", "elapsed", "dur", "input_wait", "samples", "tokens", "loss",
     "learning_rate", "grad_norm", "mfu", "rank",
 ]  # fmt: skip
 
@@ -89,6 +89,12 @@ _DUR = re.compile(
     rf"(?:{_WORK}))(?:_in)?(?:_(?P<unit>{_UNIT}))?"
 )
 _PER = re.compile(rf"(?P<unit>{_UNIT})_per_(?:{_WORK}|it)")
+_INPUT_WAIT = re.compile(
+    r"(?:train_|training_)?(?:(?:data|dataloader|data_loader|data_loading|data_load|input|batch_load"
+    rf"|data_wait|input_wait|fetch)_(?:time|timing|wait|latency)|data_wait|input_wait)"
+    rf"(?:_in)?(?:_(?P<unit>{_UNIT}))?"
+)
+"""How long a step waited for its input. ``batch_time`` is a whole step's."""
 _NOT_TRAINING = frozenset(
     ("eval", "evaluation", "val", "valid", "validation", "test", "system", "max", "min", "std")
 )
@@ -125,6 +131,8 @@ def meaning(name: str) -> Meaning | None:
             _UNITS[said["unit"]] if said["unit"] else None,
             True if said.get("mean") else None,
         )
+    if stated := _INPUT_WAIT.fullmatch(last):
+        return Meaning("input_wait", 0, _UNITS[stated["unit"]] if stated["unit"] else None)
     return None
 
 

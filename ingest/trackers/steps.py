@@ -29,6 +29,8 @@ MAX_DUR_NS = 10**16
 AGREES = (0.2, 1.25)
 """Of the median distance of two records, how much a step's duration is where its unit is right.
 Whatever lies between two steps is in the distance and not in the duration."""
+LONGER_RATIO = 1.05
+"""A wait for input that is longer than its step by more than rounding lies beside the step."""
 
 Value = Any
 _COLUMNS: tuple[tuple[str, Role], ...] = (
@@ -89,12 +91,17 @@ def moment(value: Value) -> tuple[int, bool] | None:
 class Steps:
     """Takes a file's records, in their order, and writes their steps."""
 
-    def __init__(self, sink: Sink, format_: str) -> None:
+    def __init__(self, sink: Sink, format_: str, rank: int | None = None) -> None:
+        """``rank`` is what the file's name says: of rows that name none themselves."""
         self._sink = sink
         self._format = format_
         self._rows: list[tuple[int, Mapping[str, Value]]] = []
         self._roles: dict[Role, tuple[str, Meaning]] | None = None
         self._dur_ns = 0.0
+        self._wait_ns = 0.0
+        self._is_wait_beside = False
+        """Whether durations leave the wait for input out."""
+        self._rank = rank
         self.count = 0
         """Steps written."""
         self.stepless = 0
@@ -174,6 +181,18 @@ class Steps:
                 del roles["dur"]
             else:
                 self._dur_ns = unit_ns
+        if "input_wait" in roles:
+            # Whoever gives one without a unit gives both in the same.
+            self._wait_ns = roles["input_wait"][1].unit_ns or self._dur_ns
+            if not self._wait_ns:
+                del roles["input_wait"]
+            elif "dur" in roles:
+                self._is_wait_beside = any(
+                    (wait := number(record.get(roles["input_wait"][0]))) is not None
+                    and (dur := number(record.get(roles["dur"][0]))) is not None
+                    and wait * self._wait_ns > LONGER_RATIO * dur * self._dur_ns
+                    for _, record in rows
+                )
         return roles
 
     def _unit_ns(
@@ -233,6 +252,10 @@ class Steps:
                 return [None] * len(stepped)
             return [read(record.get(name)) for _, record, _ in stepped]
 
+        waits = told("input_wait", lambda value: _wait_ns(value, self._wait_ns))
+        durs = told("dur", lambda value: _dur_ns(value, self._dur_ns))
+        if self._is_wait_beside:
+            durs = [dur and dur + (wait or 0) for dur, wait in zip(durs, waits, strict=True)]
         moments = told("time", moment)
         self._zones |= {at[1] for at in moments if at}
         times = [at[0] for at in moments if at]
@@ -244,9 +267,12 @@ class Steps:
             "step": [step for _, _, step in stepped],
             "time_ns": [at[0] if at else None for at in moments],
             "elapsed_ns": told("elapsed", _elapsed_ns),
-            "dur_ns": told("dur", self._dur),
+            "dur_ns": durs,
+            "input_wait_ns": waits,
             "format": [self._format] * len(stepped),
-            "tag": told("rank", lambda value: whole(value, 2**31 - 1)),
+            "tag": told("rank", lambda value: whole(value, 2**31 - 1))
+            if "rank" in names
+            else [self._rank] * len(stepped),
             "mfu_ratio": told("mfu", _ratio),
         }
         if "dur" in roles and (averaged := roles["dur"][1].is_averaged) is not None:
@@ -255,11 +281,17 @@ class Steps:
         columns |= {role: told(role, number) for role in _REALS}
         write_columns(self._sink, "job_step", columns)
 
-    def _dur(self, value: Value) -> int | None:
-        stated = number(value)
-        if stated is None or not 0 < stated * self._dur_ns <= MAX_DUR_NS:
-            return None
-        return round(stated * self._dur_ns)
+
+def _dur_ns(value: Value, unit_ns: float) -> int | None:
+    stated = number(value)
+    if stated is None or not 0 < stated * unit_ns <= MAX_DUR_NS:
+        return None
+    return round(stated * unit_ns)
+
+
+def _wait_ns(value: Value, unit_ns: float) -> int | None:
+    stated = number(value)
+    return 0 if stated == 0 else _dur_ns(value, unit_ns)
 
 
 def _elapsed_ns(value: Value) -> int | None:

@@ -19,6 +19,7 @@ from tracekit.errors import InputError
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.lines import Line, lines
 from tracekit.ingest.streams import stream_problem
+from tracekit.ingest.traces.names import rank_of_name
 from tracekit.ingest.trackers.names import by_role, plain
 from tracekit.ingest.trackers.steps import Steps, moment, number, whole
 
@@ -113,22 +114,23 @@ def read(source: SourceFile, sink: Sink) -> None:
     if not start:
         sink.fact(status="empty", reason="it holds nothing but white space")
         return
+    rank = rank_of_name(source.name)
     with source.open() as stream:
         if start == b"[":
-            _read_array(stream.read(MAX_ARRAY_BYTES + 1), sink)
+            _read_array(stream.read(MAX_ARRAY_BYTES + 1), sink, rank)
         elif start == b"{":
-            _read_lines(lines(stream), sink)
+            _read_lines(lines(stream), sink, rank)
         elif _STORED.match(head[:100].decode("utf-8", "replace")):
             _read_stored(lines(stream), source.name, sink)
         else:
-            _read_csv(lines(stream), sink)
+            _read_csv(lines(stream), sink, rank)
         problem = stream_problem(stream)
     if problem:
         sink.fact(status="partial", reason=problem)
 
 
-def _read_lines(texts: Iterator[Line], sink: Sink) -> None:
-    steps, bad, at = Steps(sink, "json_lines"), 0, None
+def _read_lines(texts: Iterator[Line], sink: Sink, rank: int | None) -> None:
+    steps, bad, at = Steps(sink, "json_lines", rank), 0, None
     for line in texts:
         if not line.text.strip():
             continue
@@ -142,14 +144,14 @@ def _read_lines(texts: Iterator[Line], sink: Sink) -> None:
     steps.finish("line")
 
 
-def _read_array(data: bytes, sink: Sink) -> None:
+def _read_array(data: bytes, sink: Sink, rank: int | None) -> None:
     if len(data) > MAX_ARRAY_BYTES:
         raise InputError(
             "a JSON array of more than 256 MiB is not read; write one record a line (JSON lines), "
             "which has no such limit"
         )
     text = data.removeprefix(_BOM).decode("utf-8", "replace").strip()
-    steps, count = Steps(sink, "json"), 0
+    steps, count = Steps(sink, "json", rank), 0
     for count, record in enumerate(_of_array(text), 1):
         steps.add(count, record)
     if not text.endswith("]"):
@@ -159,7 +161,7 @@ def _read_array(data: bytes, sink: Sink) -> None:
     steps.finish("record")
 
 
-def _read_csv(texts: Iterator[Line], sink: Sink) -> None:
+def _read_csv(texts: Iterator[Line], sink: Sink, rank: int | None) -> None:
     first = next((line for line in texts if line.text.strip()), None)
     header = _header(first.text) if first else None
     if header is None:
@@ -171,7 +173,7 @@ def _read_csv(texts: Iterator[Line], sink: Sink) -> None:
             f"the table holds the metrics of {len(runs)} runs; download those of one run"
         )
     long = _long(columns)
-    steps = Steps(sink, "csv")
+    steps = Steps(sink, "csv", rank)
     values = _Values(steps) if long else None
     bad, at = 0, None
     # No cell of a table of metrics holds a line feed, so a line is a row.

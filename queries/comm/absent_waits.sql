@@ -12,6 +12,7 @@
 -- waiting ends later in the one whose absent member is slow since it last met its own mates.
 --
 -- reads: collective, collective_match, comm_group, step, clock_offset, clock_pair
+-- needs: collective, collective_match, comm_group
 -- grain: attempt, group_id
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: kind VARCHAR : tp, pp, dp, ...; null where it cannot be told.

@@ -9,6 +9,7 @@
 -- operation and size.
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair
+-- needs: collective, collective_match
 -- grain: attempt, capture_id, group_id, sequence
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: sequence BIGINT : Ordinal of the call within it: the trace's own number where it has one.

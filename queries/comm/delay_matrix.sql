@@ -4,6 +4,7 @@
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair, gpu_op, host_op,
 --     annotation
+-- needs: collective, collective_match, comm_group
 -- grain: attempt, group_id, late_rank, waiting_rank
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: late_rank INTEGER : Rank that was waited for.

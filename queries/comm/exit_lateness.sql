@@ -5,6 +5,7 @@
 -- late now and then is noise. Only operations that nobody leaves before the last has entered count.
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair
+-- needs: collective, collective_match, comm_group
 -- grain: attempt, group_id, op, message_bytes, rank
 -- shows: device
 -- column: group_id VARCHAR : Communicator; see comm_group.

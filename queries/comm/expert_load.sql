@@ -8,6 +8,7 @@
 -- meanwhile counts too.
 --
 -- reads: collective, collective_match, comm_group, step, gpu_op, host_op, annotation
+-- needs: collective, collective_match
 -- grain: attempt, group_id, rank
 -- asked: with all_to_all
 -- column: group_id VARCHAR : Communicator; see comm_group.

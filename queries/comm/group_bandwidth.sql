@@ -4,6 +4,7 @@
 -- bandwidth is what nccl-tests calls busbw, comparable over group sizes.
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair, step
+-- needs: collective, collective_match, comm_group
 -- grain: attempt, group_id, op, message_bytes
 -- column: group_id VARCHAR : Communicator; see comm_group.
 -- column: kind VARCHAR : tp, pp, dp, ...; null where it cannot be told.

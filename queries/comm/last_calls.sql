@@ -4,6 +4,7 @@
 -- traces go on without another.
 --
 -- reads: collective, collective_match, source
+-- needs: collective, collective_match
 -- grain: attempt, capture_id, group_id, rank
 -- shows: device
 -- asked: report

@@ -5,6 +5,7 @@
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair, gpu_op, host_op,
 --     annotation, step
+-- needs: collective, collective_match, comm_group
 -- grain: attempt, capture_id, step, rank
 -- column: rank INTEGER : Rank that the others waited for.
 -- column: capture_id INTEGER : Capture window, from 0.

@@ -4,6 +4,7 @@
 -- faults: members that call different operations, sizes or types at the same place.
 --
 -- reads: collective, collective_match
+-- needs: collective, collective_match
 -- grain: attempt, group_id, method, is_trusted, reason
 -- column: group_id VARCHAR : Communicator; null where the calls fit none.
 -- column: method VARCHAR : sequence, order or pair.

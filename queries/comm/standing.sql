@@ -6,6 +6,7 @@
 -- end of a capture leaves launches so as well, but then nothing has stood still.
 --
 -- reads: gpu_op, host_op, open_collective, collective, source
+-- needs: gpu_op
 -- grain: attempt, capture_id, rank
 -- asked: after silence
 -- column: rank INTEGER : Rank with work on a device.

@@ -12,6 +12,7 @@
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair, rank, gpu_op, host_op,
 --     annotation
+-- needs: collective, collective_match
 -- grain: attempt, rank
 -- column: rank INTEGER : Global rank.
 -- column: inflicted_wait_ns BIGINT : Peers' waiting booked to the last arriver.

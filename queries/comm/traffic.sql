@@ -11,6 +11,7 @@
 -- `basis`.
 --
 -- reads: collective, collective_match, comm_group, process_group, rank, step
+-- needs: collective
 -- grain: attempt, group_kind, op
 -- asked: report
 -- column: group_kind VARCHAR : tp, pp, dp, ep, cp, dp_replicate (replicas of shards), edp (replicas

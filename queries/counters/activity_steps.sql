@@ -20,7 +20,8 @@
 -- column: interval_ns DOUBLE : Usual time between readings.
 -- column: gpus_count BIGINT : GPUs whose readings vary.
 -- column: strength_ratio DOUBLE : Autocorrelation at the period and at twice it, the less.
--- column: p_value DOUBLE : How often noise of the same persistence repeats as strongly.
+-- column: p_value DOUBLE : How often noise of the same persistence repeats as strongly;
+--     null where the strength alone is too little.
 -- column: attempt INTEGER : Null: attempts are known from traces only.
 -- source: tracekit/derive/counter_period.py; its null study is a test.
 SELECT

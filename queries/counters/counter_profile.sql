@@ -37,7 +37,8 @@
 --     or where it may be the echo of something faster.
 -- column: period_counter VARCHAR : Counter that was looked at for it.
 -- column: period_strength_ratio DOUBLE : Autocorrelation at it and at twice it, the less.
--- column: period_p_value DOUBLE : How often noise of the same persistence repeats as strongly.
+-- column: period_p_value DOUBLE : How often noise of the same persistence repeats as strongly;
+--     null where the strength alone is too little.
 -- column: periods_count BIGINT : Its repetitions in what is selected.
 -- column: period_reason VARCHAR : What the period rests on, or why there is none.
 -- column: attempt INTEGER : Null: attempts are known from traces only.

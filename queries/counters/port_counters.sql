@@ -5,6 +5,7 @@
 -- a zero or a spike; an interval that straddles the job's start or end counts for its share.
 --
 -- reads: net_sample, port, run, step, ingest_stat, clock, clock_offset
+-- needs: net_sample
 -- grain: attempt, node, port, counter, direction, priority, queue, lane
 -- asked: report
 -- column: node VARCHAR : Switch or host that counts; null where unknown.

@@ -10,7 +10,7 @@
 -- asked: report
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- param: apart_ratio DOUBLE = 0.05 : Beyond the others' median by this, it is below or above.
--- param: most_moments_count BIGINT = 6000000 : Moments of all GPUs and counters, at most.
+-- param: most_moments_count BIGINT = 3000000 : Moments of all GPUs and counters, at most.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
 -- column: host VARCHAR : Its host; null where unknown.
 -- column: gpu_index INTEGER : NVML index; null where unknown.
@@ -70,6 +70,7 @@ WITH
     numbered AS MATERIALIZED (
         SELECT
             own_raw.*,
+            hash(own_raw.key, own_raw.counter) AS own_key,
             gpu.gpu_id,
             dense_rank() OVER (ORDER BY own_raw.attempt, own_raw.counter, names.model)
             * 4294967296
@@ -112,31 +113,19 @@ WITH
         FROM own
         GROUP BY attempt
     ),
-    moments_raw AS (
+    -- Named before they are grouped: grouped twice, millions of moments would not fit the memory.
+    moments AS MATERIALIZED (
         SELECT
-            readings.key,
-            readings.counter,
+            numbered.series,
             CAST((readings.time_ns - steps.origin_ns) // steps.moment_ns AS INTEGER) AS moment,
-            count(*) AS samples_count,
-            sum(readings.value) AS total,
+            sum(readings.value) / count(*) AS value,
             max(readings.value) AS max_value,
             min(readings.source_id * 1099511627776 + readings.place) AS spot
         FROM readings
         JOIN steps ON steps.attempt IS NOT DISTINCT FROM readings.attempt
+        JOIN numbered ON numbered.own_key = hash(readings.key, readings.counter)
         WHERE readings.time_ns IS NOT NULL
-        GROUP BY ALL
-    ),
-    moments AS MATERIALIZED (
-        SELECT
-            numbered.series,
-            numbered.series >> 32 AS family,
-            moments_raw.moment,
-            sum(moments_raw.total) / sum(moments_raw.samples_count) AS value,
-            max(moments_raw.max_value) AS max_value,
-            min(moments_raw.spot) AS spot
-        FROM moments_raw
-        JOIN numbered USING (key, counter)
-        GROUP BY numbered.series, moments_raw.moment
+        GROUP BY numbered.series, moment
     ),
     busy AS (
         SELECT DISTINCT series & 4294967295 AS gpu, moment, true AS is_busy
@@ -152,7 +141,11 @@ WITH
             )
     ),
     groups AS (
-        SELECT family, moment, count(*) AS seen_count, list_sort(list(value)) AS ordered
+        SELECT
+            series >> 32 AS family,
+            moment,
+            count(*) AS seen_count,
+            list_sort(list(value)) AS ordered
         FROM moments
         GROUP BY family, moment
         HAVING count(*) >= 3
@@ -184,7 +177,8 @@ WITH
             END AS others,
             busy.is_busy
         FROM moments
-        JOIN middles USING (family, moment)
+        JOIN middles
+            ON middles.family = moments.series >> 32 AND middles.moment = moments.moment
         LEFT JOIN busy
             ON busy.gpu = moments.series & 4294967295 AND busy.moment = moments.moment
     ),

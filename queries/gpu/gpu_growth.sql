@@ -56,7 +56,17 @@ WITH
         JOIN keyed_gpus() AS gpu USING (key)
         GROUP BY raw.attempt, gpu.gpu_id, raw.counter
     ),
-    moving AS (SELECT attempt, gpu_id, counter, key FROM series WHERE least < most),
+    -- As a list, because that is one row to DuckDB's planner: it then puts these few into a hash
+    -- table and not all readings, which takes several times the memory.
+    moving AS (
+        SELECT
+            unnest(
+                list({attempt: attempt, gpu_id: gpu_id, counter: counter, key: key}),
+                recursive := true
+            )
+        FROM series
+        WHERE least < most
+    ),
     readings AS (
         SELECT
             moving.key,

@@ -10,6 +10,7 @@
 -- end. Ranks without a loss are not listed.
 --
 -- reads: host_op, gpu_op, source
+-- needs: host_op
 -- grain: attempt, rank
 -- asked: report
 -- param: queue_count BIGINT = 1024 : Launches that a device's queue holds.

@@ -5,6 +5,7 @@
 -- part is hidden and does not count.
 --
 -- reads: host_op, annotation, step, gpu_op, collective
+-- needs: host_op
 -- grain: attempt, rank, capture_id, step
 -- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
 --     halves (0, 1) of what each capture shows of the device, from first launch to last end.

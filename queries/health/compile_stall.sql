@@ -5,6 +5,7 @@
 -- nothing while the GPU still has work queued.
 --
 -- reads: annotation, step, gpu_op, collective
+-- needs: annotation:user
 -- grain: attempt, rank, capture_id, step
 -- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
 --     halves (0, 1) of what each capture shows of the device, from first launch to last end.

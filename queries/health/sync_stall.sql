@@ -9,6 +9,7 @@
 -- work on the GPU are seen, where launches were recorded.
 --
 -- reads: host_op, gpu_op, step, annotation
+-- needs: host_op
 -- grain: attempt, rank, capture_id, step
 -- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
 --     halves (0, 1) of what each capture shows of the device, from first launch to last end.

@@ -248,6 +248,22 @@ WITH
             min(said['job']) OVER () IS NOT DISTINCT FROM max(said['job']) OVER ()
             AND row_number() OVER (ORDER BY time_ns DESC NULLS FIRST, place DESC, source_id) = 1
     ),
+    -- Whom PyTorch aborts once a collective has timed out.
+    timed_out AS (
+        SELECT DISTINCT
+            coalesce(
+                TRY_CAST(said['world_rank'] AS INTEGER), TRY_CAST(said['rank'] AS INTEGER)
+            ) AS rank
+        FROM (
+            SELECT map_from_entries([
+                {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
+            ]) AS said
+            FROM log_event
+            WHERE code = 'watchdog-timeout' AND len(fields) = len(list_distinct([
+                split_part(f, '=', 1) FOR f IN fields
+            ]))
+        )
+    ),
     last_steps AS (
         SELECT source_id, max(place) AS place
         FROM job_step
@@ -276,6 +292,9 @@ WITH
                 WHEN f.exception IS NOT NULL THEN 'nothing'
                 WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)
                     THEN 'terminated'
+                WHEN (f.signal = 'SIGABRT' OR f.exit_code = 134) AND f.says IS NULL
+                    AND f.rank IN (SELECT rank FROM timed_out WHERE rank IS NOT NULL)
+                    THEN 'timeout'
                 -- Where a pod is deleted, what does not heed the first signal is killed.
                 WHEN f.is_pod AND f.signal = 'SIGKILL' THEN 'terminated'
                 ELSE 'nothing'

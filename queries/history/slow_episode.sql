@@ -22,6 +22,8 @@
 -- column: evaluations_count BIGINT : Slow lines of it with an evaluation before them; null: none.
 -- column: checkpoints_count BIGINT : The same of checkpoints that are saved.
 -- column: collections_count BIGINT : The same of collections of garbage.
+-- column: inputs_count BIGINT : Slow lines in which a rank waited for input half of the time or
+--     more, as its log states.
 -- column: epochs_count BIGINT : The same of ends and beginnings of epochs.
 SELECT
     kind,
@@ -39,6 +41,7 @@ SELECT
     evaluations_count,
     checkpoints_count,
     collections_count,
+    inputs_count,
     epochs_count
 FROM job_episode
 ORDER BY first_step, kind, last_step;

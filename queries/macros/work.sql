@@ -68,6 +68,12 @@ WITH
         WHERE category = 'operator'
     ),
     thread_operators AS (
+        SELECT {'rank': key, 'thread': thread} AS key, is_comm_call, start_ns, end_ns
+        FROM operators
+        ANTI JOIN worker_threads USING (key, thread)
+    ),
+    -- Only where a collective ends can a pause be a wait for one.
+    nested_operators AS (
         SELECT
             {'rank': key, 'thread': thread} AS key,
             is_comm_call,
@@ -81,13 +87,14 @@ WITH
             ) AS next_comm_call_ns
         FROM operators
         ANTI JOIN worker_threads USING (key, thread)
+        SEMI JOIN host_collectives USING (key)
         WINDOW following AS (
             PARTITION BY key, thread ORDER BY start_ns, end_ns DESC, source_id, place
         )
     ),
     working AS (
         SELECT key, start_ns, end_ns
-        FROM thread_operators
+        FROM nested_operators
         WHERE
             NOT is_comm_call
             AND (
@@ -99,7 +106,7 @@ WITH
         SELECT key, start_ns, end_ns FROM merged_intervals('working')
         UNION ALL
         -- A thread's first operator may wait before anything else runs.
-        SELECT key, min(start_ns), min(start_ns) FROM thread_operators GROUP BY key
+        SELECT key, min(start_ns), min(start_ns) FROM nested_operators GROUP BY key
     ),
     pauses AS (
         SELECT

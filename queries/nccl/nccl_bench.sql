@@ -4,6 +4,7 @@
 -- over all sizes that nccl-tests prints says little where small sizes are in it; peak_bus does.
 --
 -- reads: nccl_event, bench_result, nccl_choice
+-- needs: nccl_event
 -- grain: source_id, place
 -- asked: report
 -- column: benchmark VARCHAR : all_reduce_perf, ...; null where the output does not say.

@@ -6,6 +6,7 @@
 -- number of the call.
 --
 -- reads: collective, collective_match, nccl_op, nccl_comm, comm_group, process_group, rank
+-- needs: collective, collective_match, nccl_op, nccl_comm
 -- grain: attempt, group_id, rank, comm
 -- column: group_id VARCHAR : Communicator of the traces; see comm_group.
 -- column: comm VARCHAR : Communicator of the logs.

@@ -6,6 +6,7 @@
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair, bench_result,
 --     process_group
+-- needs: collective, collective_match, comm_group
 -- reads: nccl_comm, nccl_choice, rank
 -- grain: attempt, group_id, op, message_bytes
 -- column: group_id VARCHAR : Communicator; see comm_group.

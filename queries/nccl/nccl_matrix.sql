@@ -4,6 +4,7 @@
 -- S shared memory, C the switch, a dot no connection (none was needed).
 --
 -- reads: nccl_edge, nccl_comm
+-- needs: nccl_comm
 -- grain: attempt, comm, from_rank
 -- column: comm VARCHAR : Communicator.
 -- column: from_rank INTEGER : Sender, within the communicator.

@@ -3,6 +3,7 @@
 -- Connections that borrow another rank's NIC (PXN) are left out: they say nothing about this one.
 --
 -- reads: nccl_edge, nccl_comm
+-- needs: nccl_edge, nccl_comm
 -- grain: attempt, comm, group_rank, plugin, net_device
 -- column: comm VARCHAR : Communicator.
 -- column: group_rank INTEGER : Rank within it.

@@ -5,6 +5,7 @@
 -- in its host's list, which is the same rail on hosts of one build.
 --
 -- reads: nccl_edge, nccl_comm
+-- needs: nccl_edge, nccl_comm
 -- grain: attempt, comm, from_rank, to_rank, from_device, to_device
 -- column: comm VARCHAR : Communicator.
 -- column: from_rank INTEGER : Sender.

@@ -3,6 +3,7 @@
 -- The evidence of most rules about NCCL: one row for each distinct message of each process.
 --
 -- reads: nccl_event, nccl_comm
+-- needs: nccl_event
 -- grain: attempt, source_id, node, pid, comm, code, fields
 -- asked: report
 -- column: node VARCHAR : Host; null where no NCCL process said it.

@@ -4,6 +4,7 @@
 -- used, not one that failed.
 --
 -- reads: nccl_edge, nccl_comm
+-- needs: nccl_edge
 -- grain: attempt, comm, from_rank, to_rank, transport, detail
 -- asked: report
 -- column: comm VARCHAR : Communicator; null where the log does not tell which.

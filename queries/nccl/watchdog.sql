@@ -6,7 +6,8 @@
 -- reads: log_event, process_group
 -- needs: log_event
 -- grain: source_id, place, code
--- column: code VARCHAR : watchdog-timeout, watchdog-error or watchdog-progress.
+-- column: code VARCHAR : watchdog-timeout, watchdog-error or watchdog-progress; watchdog-told where
+--     a rank says that a collective timed out, and not which.
 -- column: group_name VARCHAR : Process group; null in old releases. Releases that name it only in
 --     the exception which follows a timeout have it from there, for the same rank and work.
 -- column: group_rank INTEGER : Rank within the group.

@@ -4,6 +4,7 @@
 -- modification may be that of a copy. Who reads a verdict about a port must see that first.
 --
 -- reads: net_sample, source, ingest_stat
+-- needs: net_sample
 -- grain: source_id
 -- column: source_id INTEGER : File.
 -- column: path VARCHAR : Path as given.

@@ -4,6 +4,7 @@
 -- watermark is a maximum since someone read or cleared it: it has no least and no median.
 --
 -- reads: net_sample, run, ingest_stat
+-- needs: net_sample
 -- grain: attempt, node, port, counter, direction, priority, queue, lane, kind, unit
 -- asked: report
 -- column: node VARCHAR : Switch or host that counts; null where unknown.

@@ -5,6 +5,7 @@
 -- Ranges below a thousandth of a mean step are left out.
 --
 -- reads: annotation, host_op, step
+-- needs: annotation
 -- grain: source_id, place
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: rank INTEGER : Global rank.

@@ -3,8 +3,9 @@
     python tests/benchmarks/make_traces.py SOURCE.json.gz 500 OUT.json.gz
 
 Each repetition keeps the text of the events as the profiler wrote it; ``ts`` moves on by the
-length of the trace, correlation and external ids and step numbers by more than their range, so
-that every launch, kernel, operator and step stays distinct.
+length of the trace, correlation and external ids, those of arrows, frames and the backward pass,
+and step numbers by more than their range, so that every launch, kernel, operator, call and step
+stays distinct. An id of 0 says that there is none, and stays.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import BinaryIO
 from isal import igzip
 
 _NUMBER = re.compile(
-    rb'("ts": )(\d+(?:\.\d+)?)|("(?:correlation|[Ee]xternal id)": )(\d+)|(ProfilerStep#)(\d+)'
+    rb'("ts": )(\d+(?:\.\d+)?)|("(?:correlation|[Ee]xternal id|id|Ev Idx|Sequence number'
+    rb'|Python (?:parent )?id|Record function id)": )([1-9]\d*)|(ProfilerStep#)(\d+)'
 )
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _METADATA = re.compile(

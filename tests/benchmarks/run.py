@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 import gpu_day
+import mixes
 
 import make_traces
 import peers
@@ -186,6 +187,46 @@ def overlap_against_hta(bench: Bench) -> None:
     say(f"    -> peak at 500 MB {ours[500].peak_bytes / 1e6:.0f} MB   (< 400)")
 
 
+def every_mix(bench: Bench) -> None:
+    """Ingest plus overlap against HTA, and ingest against the limit, on several mixes of events."""
+    samples, size_mb = SHARED / "kineto", 500
+    for mix in mixes.MIXES:
+        say(f"\n{mix.title}, {size_mb} MB raw")
+        if not (samples / mix.source).exists():
+            say(f"  not measured: {samples / mix.source} is not here")
+            continue
+        folder = bench.work / f"mix-{mix.name}-{size_mb}mb"
+        trace = folder / "rank-0.json.gz"
+        if not trace.exists():
+            folder.mkdir(exist_ok=True)
+            source, building = bench.work / "source.json.gz", bench.work / "building.json.gz"
+            mixes.write_source(mix, samples, source)
+            make_traces.build(source, size_mb, building)
+            building.rename(trace)
+        overlap = bench.run([*TRACEKIT, "query", str(trace), "overlap"], before=bench.clear_cache)
+        show("tracekit query TRACE overlap", overlap)
+        reference = bench.run(
+            ["env", "TRACEKIT_NATIVE=0", *TRACEKIT, "query", str(trace), "overlap"],
+            before=bench.clear_cache,
+        )
+        show("the same with TRACEKIT_NATIVE=0", reference)
+        if bench.peers:
+            hta = bench.run([bench.peers, "-c", peers.HTA_OVERLAP, str(folder)], repeat=1)
+            show("HolisticTraceAnalysis 0.5.0", hta)
+            ratio("CPU, times less", hta.cpu_s, overlap.cpu_s, "aim >= 20")
+            ratio("CPU with the reference, times less", hta.cpu_s, reference.cpu_s, "aim >= 10")
+            ratio("memory, times less", hta.peak_bytes, overlap.peak_bytes, ">= 10")
+            run = bench.work / "run"
+            ingest = bench.run(
+                [*TRACEKIT, "ingest", str(trace), "--run", str(run), "--workers", "1"],
+                before=partial(shutil.rmtree, run, ignore_errors=True),
+            )
+            show("tracekit ingest", ingest)
+            limit = bench.run([bench.peers, "-c", peers.BATCHED_LIMIT, str(trace)])
+            show("limit: isal and simdjson in batches", limit)
+            ratio("ingest's CPU over the limit", ingest.cpu_s, limit.cpu_s, "aim <= 5")
+
+
 def ingest_against_json_load(bench: Bench) -> None:
     """Ingest to Parquet against json.load of the same file."""
     for size_mb in (50, 500):
@@ -285,6 +326,7 @@ def many_gpus(bench: Bench) -> None:
 
 PARTS = {
     "overlap": overlap_against_hta,
+    "mixes": every_mix,
     "ingest": ingest_against_json_load,
     "workers": two_workers,
     "start": start_up,

@@ -79,3 +79,56 @@ def test_names_are_quoted(sources: Run, tmp_path: Path) -> None:
 def test_json_is_another_answer(sources: Run, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(GPUS)
     assert sources(tmp_path / "a.csv", "--suggest", "--json") == (2, "")
+
+
+def test_units_tell_counters_of_another_language_and_far_names_tell_none(
+    sources: Run, tmp_path: Path
+) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text(
+        "Zeit;GPU;Leistung (W);Temperatur (\u00b0C);mm_activity\n"
+        "21.07.2026 00:00:00;0;650,5;60,0;3\n21.07.2026 00:00:01;0;651,5;60,0;3\n",
+        encoding="utf-8",
+    )
+    out = sources(table, "--suggest")[1].splitlines()
+    assert out[4:] == [
+        'columns = { time = "Zeit", gpu = "GPU" }',
+        '# perhaps power = "Leistung (W)"',
+        '# perhaps gpu_temperature = "Temperatur (\\u00b0C)"',
+        '# no place for "mm_activity"',
+        "",
+    ]
+    (tmp_path / "job.toml").write_text(
+        '[[source]]\npath = "a.csv"\nhost = "n1"\ntimezone = "UTC"\ncolumns = { time = "Zeit", '
+        'gpu = "GPU", power = "Leistung (W)", gpu_temperature = "Temperatur (\\u00b0C)" }\n'
+    )
+    assert f"{'gpu_csv':<20} {table}  (ok" in sources(tmp_path)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Linux 6.1 (n1) \t07/21/26 \t_x86_64_\t(2 CPU)\n\n"
+         "02:59:46        IFACE   rxpck/s   txpck/s\n", "sadf -j"),
+        ("Linux 6.1 (n1) \t07/21/26 \t_x86_64_\t(2 CPU)\n\n"
+         "02:59:46 PM  CPU    %usr   %nice\n", "mpstat or pidstat"),
+        ("AAA,progname,nmon\nAAA,host,n1\n", "nmon"),
+        ("RESET\nCPU n1 1784592000 2026/07/21 00:00:00 10 100 96\n", "atop"),
+        ('"pcp-dool 1.3.2 CSV output"\n"Host:","n1"\n', "dool"),
+        ('"Dstat 0.7.3 CSV output"\n"Host:","n1"\n', "dool"),
+        ("epoch,rx,tx\n1784592000.123,1.0,2.0\n", "collectd"),
+        ("CA 'mlx5_0'\n\tCA type: MT4129\n", "perfquery"),
+        ('{"MetricDataResults": [{"Id": "m1"}]}', "CloudWatch"),
+        ('{"status":"ok","series":[{"metric":"a","pointlist":[[1784592000000.0,1.0]]}]}',
+         "Datadog"),
+        ('{"card0": {"GPU use (%)": "98"}}', "rocm-smi"),
+    ],
+)  # fmt: skip
+def test_what_other_tools_print_is_named_with_what_is_read_instead(
+    sources: Run, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    out = sources(tmp_path)[1]
+    assert out.startswith("other_tool ") and "(unrecognised: " in out
+    assert said in out
+    assert sources(tmp_path, "--suggest")[1] == ""

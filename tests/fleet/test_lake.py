@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from tracekit import api, runs
 from tracekit.cli import main
-from tracekit.errors import RunWriteError, StoreError, UsageError
+from tracekit.errors import InputError, RunWriteError, StoreError, UsageError
 from tracekit.fleet import lake as lake_module
 from tracekit.fleet.lake import CARD, RUN_MARK, Known, Lake, make_lake, older_than, place
 from tracekit.store.manifest import stamp_of
@@ -87,6 +88,66 @@ def test_under_its_name_a_run_takes_more_files(tmp_path: Path) -> None:
     card = lake.entry("j").card
     assert card is not None
     assert (card.ranks_count, card.generation) == (2, 2)
+
+
+def _other_job(folder: Path, text: str) -> Path:
+    write_job(folder, steps_count=2, base_ns=BASE_NS + 86_400 * 10**9)
+    (folder / "job.toml").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('name = "other"\n', "its name is 'llama ft', that of these files 'other'"),
+        (
+            'name = "llama ft"\n[model]\nlayers = 9\n',
+            "its model.layers is 4, that of these files 9",
+        ),
+        ("[model]\nlayers = 4\n", None),
+        ("[model]\nhidden = 64\n", None),
+    ],
+    ids=["another name", "another model", "the same model", "states something else"],
+)
+def test_another_job_is_never_added_to_a_run(
+    text: str, said: str | None, lake: Lake, tmp_path: Path
+) -> None:
+    before = lake.entry(lake.names()[0])
+    other = _other_job(tmp_path / "other", text)
+    if said is None:
+        assert lake.add([other], name=before.name, workers=1) == (before.name, False)
+        assert lake.entry(before.name) != before
+        return
+    with pytest.raises(StoreError, match=re.escape(said)) as caught:
+        lake.add([other], name=before.name, workers=1)
+    assert "--name of its own" in (caught.value.hint or "")
+    assert lake.entry(before.name) == before
+
+
+def test_the_description_of_a_runs_own_files_may_be_put_right(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake")
+    job = _other_job(tmp_path / "job", 'name = "lama"\n[model]\nlayers = 4\n')
+    lake.add([job], name="j", workers=1)
+    (job / "job.toml").write_text('name = "llama"\n[model]\nlayers = 5\n')
+    assert lake.add([job], name="j", workers=1) == ("j", False)
+    card = lake.entry("j").card
+    assert card is not None
+    assert (card.job_name, card.model) == ("llama", "layers 5")
+
+
+def test_a_lake_is_no_jobs_files(lake: Lake, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a lake of many runs") as caught:
+        make_lake(tmp_path / "second").add([lake.root], workers=1)
+    assert "tracekit lake ls" in (caught.value.hint or "")
+    with pytest.raises(InputError, match="a lake of many runs"):
+        api.open(lake.root)
+
+
+@pytest.mark.parametrize("root", ["s3:/bucket/lake", "gs:bucket", "abfss:/a/b"])
+def test_a_uri_without_both_slashes_is_no_folder(root: str) -> None:
+    with pytest.raises(UsageError, match="neither a folder nor the URI") as caught:
+        make_lake(root)
+    assert "://" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,28 @@ def test_what_broke_last_night_is_told_by_two_bad_runs_of_two() -> None:
     assert not offending({"host": [*fresh, *one_night(2, clean=40)]})
 
 
+def test_each_night_asks_anew_so_two_nights_must_be_unlike_all_such_of_four_weeks() -> None:
+    """Of these two nights one run of 840 is bad, or one of 105: then one of thirty hosts has two of
+    two by chance every few weeks."""
+    restless = [
+        {**r, "rules": r["rules"] or ["slow-host"] * (r["run"].endswith("-139"))}
+        if r["host"] in {f"h{i}" for i in range(10, 18)}
+        else r
+        for r in once_each()
+    ]
+    assert [o.name for o in offending({"host": [*once_each(), *one_night(2)]})] == ["h3"]
+    assert not offending({"host": [*restless, *one_night(2)]})
+    assert [o.name for o in offending({"host": [*restless, *one_night(3)]})] == ["h3"]
+
+
+def test_who_was_used_for_two_nights_alone_is_judged_as_by_two_nights() -> None:
+    new = one_night(2, host="new")
+    usual = places({}, count=140)["host"]
+    restless = [{**r, "rules": ["slow-host"] * r["run"].endswith(("-070", "-139"))} for r in usual]
+    assert not offending({"host": [*restless, *new]})
+    assert [o.name for o in offending({"host": [*restless, *one_night(4, host="new")]})] == ["new"]
+
+
 def test_runs_of_one_job_on_one_night_count_once() -> None:
     fresh = once_each()
     night_rows = {"host": [*fresh, *one_night(5)]}
@@ -411,6 +433,17 @@ def test_a_night_in_words(nights: dict[int, Night]) -> None:
     said = json.loads(summary.to_json(nights[30]))
     assert (said["schema_version"], said["date"]) == (1, day_of(30))
     assert said["regressions"][0]["severity"] == "minor"
+
+
+def test_a_date_without_runs_is_not_said_to_be_well() -> None:
+    one = night(Fleet(1, days=2, faults=frozenset()), 3)
+    for text in (
+        summary.to_text(one, Path("l")),
+        summary.to_markdown(one),
+        *summary.sentences(one),
+    ):
+        assert "No run of this date is in the tables" in text
+        assert "stands out" not in text
 
 
 def test_what_failed_is_named_and_cannot_write_markup(fleet: Fleet) -> None:

@@ -37,7 +37,7 @@ from tracekit.fleet.rollup import rolled_up
 from tracekit.objects import Objects
 from tracekit.runs import plan
 from tracekit.store import Selection, ShardFile
-from traces import write_job
+from traces import BASE_NS, write_job
 
 URI = "s3://bucket/lake"
 
@@ -63,7 +63,9 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Objects, "_path", path)
     monkeypatch.setattr(objects, "FIRST_WAIT_S", 0.0)
     monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "store" / "bucket"
+    found = tmp_path / "store" / "bucket"
+    found.mkdir(parents=True)
+    return found
 
 
 def _failing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
@@ -79,6 +81,33 @@ def _failing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
 
     monkeypatch.setattr(Objects, "_asked", ask)
     return asked
+
+
+def test_a_bucket_that_is_not_there_is_said(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.rmdir()
+    store = bucket.parent
+    monkeypatch.setattr(Objects, "_path", lambda self, name: str(store / self._root / name))
+    for asked in (lake_at, make_lake):
+        with pytest.raises(StoreError, match="there is no bucket 'bucket'"):
+            asked(URI)
+    (bucket / "lake").mkdir(parents=True)
+    with pytest.raises(StoreError, match="not a lake"):
+        lake_at(URI)
+    assert make_lake(URI).names() == []
+
+
+@pytest.mark.usefixtures("bucket")
+def test_another_job_is_never_added_to_a_run_of_a_store(tmp_path: Path) -> None:
+    for name, start_s in (("one", 0), ("two", 86_400)):
+        write_job(tmp_path / name, steps_count=2, base_ns=BASE_NS + start_s * 10**9)
+        (tmp_path / name / "job.toml").write_text(f'name = "{name}"\n')
+    lake = make_lake(URI)
+    assert lake.add([tmp_path / "one"], name="j", workers=1) == ("j", True)
+    with pytest.raises(StoreError, match="its name is 'one', that of these files 'two'"):
+        lake.add([tmp_path / "two"], name="j", workers=1)
+    card = lake.entry("j").card
+    assert card is not None
+    assert (card.generation, card.job_name) == (1, "one")
 
 
 def test_a_run_in_a_store_is_a_run_as_any_other(bucket: Path, job: Path, tmp_path: Path) -> None:

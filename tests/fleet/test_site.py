@@ -77,6 +77,27 @@ def test_the_first_page_says_what_the_night_says(pages: dict[str, str]) -> None:
     assert "tracekit diagnose /data/lake/runs/" in family
 
 
+def test_parts_of_the_step_have_the_names_that_reports_give_them(tmp_path: Path) -> None:
+    idle = Fleet(1, days=2)
+    for _, tables in idle.runs[day_of(2)]:
+        tables["budget"] = [{**row, "part": "host", "rule": None} for row in tables["budget"]]
+    text = written(idle, tmp_path / "site", day=2)["index.html"]
+    assert "idle costs most" in text
+    assert "host costs most" not in text
+
+
+def test_a_table_without_rows_is_no_heading_over_nothing(tmp_path: Path) -> None:
+    bare = Fleet(1, days=2)
+    for runs in bare.runs.values():
+        for _, tables in runs:
+            tables["job"][0]["family"] = None
+            tables["link"] = []
+    pages = written(bare, tmp_path / "site", day=2)
+    assert "Families of jobs" not in pages["index.html"]
+    assert "No run of these weeks says which ports it used." in pages["links.html"]
+    assert "No run of these weeks" not in pages["hosts.html"]
+
+
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are most of what a site takes to write."""

@@ -417,6 +417,27 @@ def test_gzip_headers_of_all_kinds(tmp_path: Path) -> None:
         ),
         (b'{"segments": [], "device_traces": []}', "memory_snapshot", "unrecognised"),
         (b"[[1, 2, 3], [4, 5, 6]]", "memory_timeline", "unrecognised"),
+        (
+            json.dumps({"traceEvents": [EVENT | {"args": {"name": "/device:GPU:0"}}]}).encode(),
+            "xla_trace",
+            "unrecognised",
+        ),
+        (
+            json.dumps([EVENT, EVENT | {"name": "NEGOTIATE_ALLREDUCE"}]).encode(),
+            "horovod_timeline",
+            "unrecognised",
+        ),
+        (
+            json.dumps([EVENT | {"args": {"name": "Ascend Hardware"}}]).encode(),
+            "ascend_trace",
+            "unrecognised",
+        ),
+        (
+            b" ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):\n\n Time (%)  Total Time (ns)\n",
+            "nsys_stats",
+            "unrecognised",
+        ),
+        (b"Time (%),Total Time (ns),Instances,Avg (ns),Name\n", "nsys_stats", "unrecognised"),
         (b"[[1,0]<stdout>:host-1:1:2 [0] NCCL INFO Using network Socket\n", "nccl", "ok"),
         (b'{"a": 1}', "json", "unrecognised"),
         (b"[]", "json", "unrecognised"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,34 @@ def test_a_period_says_what_is_logged_before_it(between: str, name: str, tmp_pat
         assert (row["kind"], row["period_count"], row["times_count"]) == ("periodic", 100, 9)
         counts = {k: v for k, v in row.items() if k.endswith("s_count") and k != "times_count"}
         assert {k: v for k, v in counts.items() if v is not None} == {name: 9}
+
+
+def waiting(folder: Path, *, rank: int, always_s: float = 0.0) -> Path:
+    """1,000 steps of two ranks' metrics: in every hundredth one waits 20 s for its input."""
+    folder.mkdir()
+    for of in (0, 1):
+        at, rows = 1_714_557_600.0, []
+        for step in range(1, 1001):
+            wait = 20.0 if step % 100 == 0 else 0.0
+            at += 1 + wait
+            own = wait + always_s if of == rank else always_s
+            told = {"step": step, "timestamp": at, "step_time": 1 + wait, "data_time": own}
+            rows.append(json.dumps(told))
+        (folder / f"rank{of}.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_period_says_that_a_rank_waited_for_its_input(tmp_path: Path, rank: int) -> None:
+    with api.open(waiting(tmp_path / "job", rank=rank)) as run:
+        (row,) = run.query("slow_episode").rows(named=True)
+        assert (row["kind"], row["times_count"], row["inputs_count"]) == ("periodic", 10, 10)
+
+
+def test_steps_that_all_wait_for_their_input_explain_no_stall(tmp_path: Path) -> None:
+    with api.open(waiting(tmp_path / "job", rank=2, always_s=0.9)) as run:
+        (row,) = run.query("slow_episode").rows(named=True)
+        assert (row["times_count"], row["inputs_count"]) == (10, None)
 
 
 def test_what_is_logged_at_every_step_explains_no_stall(tmp_path: Path) -> None:

@@ -111,3 +111,20 @@ def test_a_block_goes_on_in_the_next_piece_of_a_file(tmp_path: Path) -> None:
         "times across ranks (ms):\n  forward-compute:\n     rank  0: 1.50\n     rank  1: 2.50\n"
     )
     assert len(timed(tmp_path, "".join(step.format(i) for i in range(1, 9001)))) == 18_000
+
+
+@pytest.mark.parametrize("number", ["{}", "np.float64({})"])
+def test_parts_in_the_line_of_a_step(tmp_path: Path, number: str) -> None:
+    said = {"gen": 74.02, "old_log_prob": 3.566, "update_actor": 14.302, "step": 96.551}
+    parts = " - ".join(f"timing_s/{name}:{number.format(s)}" for name, s in said.items())
+    text = (
+        f"(TaskRunner pid=1) step:2 - actor/pg_loss:0.001 - {parts} - "
+        "timing_s/agent_loop/generate_sequences/mean:1.5 - timing_s/mysecret:3.0 - "
+        "timing_per_token_ms/adv:0.001\n"
+        "step:3 - val-core/acc:0.5 - timing_s/gen:1.0\n"
+    )
+    assert timed(tmp_path, text) == [
+        (1, "gen", None, 74020.0, None, None),
+        (1, "old_log_prob", None, 3566.0, None, None),
+        (1, "update_actor", None, 14302.0, None, None),
+    ]

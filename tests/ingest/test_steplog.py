@@ -79,6 +79,23 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
         "reduced_train_loss: 11.0 | train_step_timing in s: 5.5 | consumed_samples: 88",
         {"step": 10, "dur_ns": 5_500_000_000, "loss": 11.0, "samples_count": 88},
     ),
+    "xtuner": (
+        "[XTuner][RANK 12][2024-05-01 10:00:00][INFO] Epoch 1 Step 173/400 data_time: 332.4590 "
+        "lr: 6.000000e-05 time: 48.4550 text_tokens: 65536 reduced_consumed_tokens: 1048576 "
+        "total_loss: 1.25000000, reduced_llm_loss: 1.25 grad_norm: 0.50000000 max_memory: 60.12 GB "
+        "reserved_memory: 70.10 GB tgs: 1352.5 exp_tgs: 172.1 e2e_tgs: 172.1 eta: 1:02:03",
+        # The time of a step leaves the wait for its data out.
+        {"step": 173, "total_steps_count": 400, "tag": 12, "dur_ns": 380_914_000_000,
+         "input_wait_ns": 332_459_000_000, "loss": 1.25, "grad_norm": 0.5, "learning_rate": 6e-5,
+         "time_ns": 1_714_557_600 * 10**9},
+    ),
+    "plain": (
+        "2024-05-01 10:00:00,500 - INFO - rank 3 Epoch: [2/10] Step: 1200/5000, Loss: 2.25, "
+        "LR: 1.5e-4, data_time: 0.250s, step_time: 1.500s",
+        {"step": 1200, "total_steps_count": 5000, "epoch": 2, "tag": 3, "loss": 2.25,
+         "learning_rate": 1.5e-4, "dur_ns": 1_500_000_000, "input_wait_ns": 250_000_000,
+         "time_ns": 1_714_557_600_500 * 10**6},
+    ),
     "composer": ("[batch=10/4800]:", {"step": 10, "total_steps_count": 4800}),
     "mmengine": (
         "05/01 10:00:00 - mmengine - INFO - Epoch(train)  [3][  50/4000]  base_lr: 2.0000e-03 "
@@ -124,6 +141,37 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "step": 1259, "epoch": None, "dur_ns": None, "running_dur_ns": 332_200_000,
             "input_wait_ns": 33_400_000, "loss": 1.012, "learning_rate": 0.01, "time_ns": None,
             "elapsed_ns": (60 * 86_400 + 11 * 3600 + 27 * 60 + 4) * 10**9,
+        },
+    ),
+    "tf_models": (
+        "I0501 10:00:00.500000 139735407601536 model_lib_v2.py:652] Step 700 per-step time 0.736s "
+        "loss=1.774",
+        {"step": 700, "dur_ns": 736_000_000, "is_averaged": True, "loss": 1.774, "time_ns": None},
+    ),
+    "paddle": (
+        "2024-05-01 10:00:00 [INFO]\t[TRAIN] epoch: 3, iter: 40/500, loss: 1.8769, lr: 0.009295, "
+        "batch_cost: 0.3483, reader_cost: 0.00205, ips: 5.7421 samples/sec | ETA 00:02:40",
+        {
+            "step": 40, "epoch": None, "total_steps_count": 500, "dur_ns": 348_300_000,
+            "is_averaged": True, "input_wait_ns": 2_050_000, "loss": 1.8769,
+            "learning_rate": 0.009295, "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
+    "paddle_detection": (
+        "[05/01 10:00:00] ppdet.engine.callbacks INFO: Epoch: [0] [2090/7312] learning_rate: "
+        "0.000029 loss: 4.441298 loss_cls: 1.255100 eta: 67 days, 8:58:02 batch_cost: 0.4535 "
+        "data_cost: 0.2961 ips: 35.2787 images/s",
+        {
+            "step": 2090, "epoch": 0, "total_steps_count": 7312, "dur_ns": 453_500_000,
+            "is_averaged": True, "input_wait_ns": 296_100_000, "loss": 4.441298,
+            "learning_rate": 0.000029, "time_ns": None,
+        },
+    ),
+    "modded_nanogpt": (
+        "step:5100/20000 train_loss:2.1995 train_time:221774ms step_avg:43.49ms",
+        {
+            "step": 5100, "total_steps_count": 20000, "elapsed_ns": 221_774 * 10**6,
+            "dur_ns": None, "loss": 2.1995, "time_ns": None,
         },
     ),
     "yolox": (
@@ -198,6 +246,71 @@ def test_each_program_says_its_step_in_its_own_words(tmp_path: Path, known: str)
 
 
 OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "build-nanogpt": (
+        "step   125 | loss: 6.012345 | lr 6.0000e-04 | norm: 0.5000 | dt: 338.25ms | "
+        "tok/sec: 1,550,000.12",
+        {"step": 125, "dur_ns": 338_250_000, "loss": 6.012345, "grad_norm": 0.5,
+         "learning_rate": 6e-4},
+    ),
+    "llm.c": (
+        "step  125/19560 | loss 5.100000 (+1.20z)| norm 0.8000 (+0.10z)| lr 3.00e-04 | "
+        "532.25 ms | 49.2% bf16 MFU | 983000 tok/s",
+        {"step": 125, "total_steps_count": 19560, "dur_ns": 532_250_000, "loss": 5.1},
+    ),
+    "a loop with units in its names": (
+        "global_step=125 loss=2.5 step_time_ms=526.5 data_time_ms=12.5",
+        {"step": 125, "dur_ns": 526_500_000, "input_wait_ns": 12_500_000, "loss": 2.5},
+    ),
+    "a loop in JSON's words": (
+        'INFO {"iteration": 125, "train_loss": 2.5, "iter_time": "0.75s", "norm": 1.5}',
+        {"step": 125, "dur_ns": 750_000_000, "loss": 2.5, "grad_norm": 1.5},
+    ),
+    "a loop that states no length": (
+        "[2024-05-01 10:00:00] Train Iter 125 - Loss 2.5 (took 0.5)",
+        {"step": 125, "dur_ns": None, "loss": 2.5, "time_ns": 1_714_557_600 * 10**9},
+    ),
+    "icefall": (
+        "2024-05-01 10:00:00,500 INFO [train.py:546] (0/7) Epoch 1, batch 50, batch avg loss "
+        "0.6246, total avg loss: 0.6274, batch size: 10",
+        {"step": 50, "epoch": 1, "loss": 0.6246, "dur_ns": None},
+    ),
+    "a loop with its times in MMCV's words": (
+        "[05/20 15:24:40] eta: 0:05:32 - epoch: 5/20 - batch: 9/13 - loss_cls: 0.25 - "
+        "total_loss: 0.5 - time: 12.5000 - data_time: 12.2500 - lr: 0.009097 - max_mem: 9540M",
+        {"step": 9, "total_steps_count": 13, "epoch": 5, "dur_ns": 12_500_000_000,
+         "input_wait_ns": 12_250_000_000},
+    ),
+    "a loop with its rate": (
+        "global step 10, epoch: 0, batch: 9, loss: 5.5, speed: 1.25 step/s",
+        {"step": 10, "epoch": 0, "dur_ns": 800_000_000},
+    ),
+    "a loop with its rate by name": (
+        "Step 10: loss=5.5 steps_per_sec=0.5 batch=32",
+        {"step": 10, "dur_ns": 2_000_000_000},
+    ),
+    "a loop with its pace": (
+        "Iteration 125: loss=2.5, 1.25 s/it",
+        {"step": 125, "dur_ns": 1_250_000_000},
+    ),
+    "PaddleOCR": (
+        "[2024/05/01 10:00:00] openrec INFO: epoch: [1/2], global_step: 110, lr: 0.000005, loss: "
+        "63.990349, avg_reader_cost: 0.01058 s, avg_batch_cost: 0.18164 s, avg_samples: 64.0, ips: "
+        "352.35357 samples/s, eta: 0:32:12",
+        {
+            "step": 110, "epoch": None, "total_steps_count": None, "dur_ns": 181_640_000,
+            "input_wait_ns": 10_580_000, "loss": 63.990349, "learning_rate": 0.000005,
+            "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
+    "PaddleSeg of 2021": (
+        "2024-05-01 10:00:00 [INFO]\t[TRAIN] epoch=1, iter=5/100, loss=2.8735, lr=0.009639, "
+        "batch_cost=0.8913, reader_cost=0.2592 | ETA 00:01:24",
+        {"step": 5, "dur_ns": 891_300_000, "input_wait_ns": 259_200_000, "loss": 2.8735},
+    ),
+    "modded-nanogpt without a loss": (
+        "step:2/1750 train_time:130ms step_avg:65.1ms",
+        {"step": 2, "total_steps_count": 1750, "elapsed_ns": 130_000_000, "loss": None},
+    ),
     "Megatron-LM of 2019": (
         " iteration      100/  320000 | elapsed time per iteration (ms): 500.0 | learning rate "
         "1.500E-05 | lm loss 9.250000E+00 | loss scale 8192.0 |",
@@ -357,6 +470,13 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
         "Test:  [  20/1412]  eta: 7:19:24  loss: 1.5 (1.4)  time: 0.6  data: 0.0  max mem: 3",
         "2024-05-01 10:00:00 | INFO | train | epoch 001 | loss 9.2 | num_updates 2750 | lr 2e-05",
         "Iter(val) [ 50/4000]  data_time: 0.0100  time: 0.0500",
+        "step 250: train loss 2.5012, val loss 2.6011",
+        "eval step 10 loss 1.2",
+        "validation_loss 2.5 at step 7",
+        "step 0.5s loss 1.2",
+        "step 1.5 loss 1.2",
+        "batch=32 loss 2.5",
+        "the loss of a step 5 times as long",
         "INFO:tensorflow:global step 7: accuracy: 0.5 (1.500 sec/step)",
         "[INFO 2024-05-01 10:00:00] 0/2650, SamplesPerSec=13.2, MemAllocated=0.26GB",
     ],

@@ -114,13 +114,33 @@ def test_a_duration_without_a_unit_is_read_only_where_a_clock_tells_it() -> None
 
 
 @pytest.mark.parametrize(
+    ("unit", "wait", "own", "expected"),
+    [
+        ("", 0.3, 0.76, (760_000_000, 300_000_000)),
+        ("_ms", 300, 760, (760_000_000, 300_000_000)),
+        ("", 0.0, 0.76, (760_000_000, 0)),
+        ("_s", 0.8, 0.5, (1_300_000_000, 800_000_000)),  # longer than its step: it lies beside
+    ],
+)
+def test_waits_for_input_are_read_of_the_rank_that_the_file_names(
+    unit: str, wait: float, own: float, expected: tuple[int, int]
+) -> None:
+    text = f"step,timestamp,step_time{unit},data_time{unit}\n" + "".join(
+        f"{i},{at},{own},{wait}\n" for i, at, _ in series()
+    )
+    rows = steps(read(text, "metrics_rank5.csv"))
+    assert {(r["dur_ns"], r["input_wait_ns"], r["tag"]) for r in rows} == {(*expected, 5)}
+
+
+@pytest.mark.parametrize(
     ("name", "role"),
     [
         ("train/global_step", "step"), ("_step", "step"), ("iteration-time", "dur"),
         ("iteration-time/iteration-time", "dur"), ("time_metrics/end_to_end(s)", "dur"),
         ("perf/step_time_seconds", "dur"), ("train_step_timing in s", "dur"),
         ("avg_iter_time_ms", "dur"), ("sec_per_step", "dur"), ("eval/step_time_s", None),
-        ("val_loss", None), ("lm loss vs samples", None), ("data_time", None),
+        ("val_loss", None), ("lm loss vs samples", None), ("data_time", "input_wait"),
+        ("time/data_loading_time_ms", "input_wait"), ("batch_time", "dur"), ("data", None),
         ("loss/train", "loss"), ("system.gpu.0.temp", None), ("max_step_time_s", None),
         ("optimizer_time_s", None),
     ],

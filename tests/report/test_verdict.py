@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.findings import Evidence, Finding, Impact, Severity
+from tracekit.findings import Candidates, Evidence, Finding, Impact, Scope, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
 from tracekit.report.build import in_order
 from tracekit.report.links import link_symptoms
@@ -484,6 +484,49 @@ def test_a_hang_comes_before_everything(make_job: MakeJob) -> None:
     other = replace(hang, id="collective-hang/3", impact=Impact())
     found = in_order([stall, other, hang], hang.id)
     assert [f.id for f in found] == ["collective-hang/2", "collective-hang/3", stall.id]
+
+
+def lost_member(make_job: MakeJob, **told: Any) -> tuple[Finding, Finding, Facts]:
+    """A hang in which nobody is named, or who is told, and the failure of rank 1."""
+    facts = make_job().stall("input_stall", [1], range(1, 11), 50).facts()
+    base = replace(build_report(facts).findings[0], severity=Severity.CRITICAL, impact=Impact())
+    nobody: dict[str, Any] = {"scope": Scope(), "candidates": Candidates()}
+    hang = replace(base, id="collective-hang/all", rule="collective-hang", **(nobody | told))
+    failure = replace(base, id="first-failure/1", rule="first-failure", scope=Scope(ranks=(1,)))
+    return hang, failure, facts
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"scope": Scope(ranks=(1,))}, {"candidates": Candidates(ranks=(1, 2), why="silent")}],
+    ids=["nobody named", "it is named", "it is suspected"],
+)
+def test_a_hang_follows_from_the_failure_of_a_member(
+    make_job: MakeJob, told: dict[str, Any]
+) -> None:
+    hang, failure, facts = lost_member(make_job, **told)
+    linked = link_symptoms([hang, failure], facts)
+    assert linked[0].explained_by == ("first-failure/1",)
+    assert judge(facts, linked, (), ()).verdict.finding == "first-failure/1"
+
+
+@pytest.mark.parametrize(
+    ("told", "failed"),
+    [
+        ({"scope": Scope(ranks=(2,))}, {}),
+        ({"candidates": Candidates(ranks=(2,), why="silent")}, {}),
+        ({}, {"scope": Scope()}),
+        ({}, {"severity": Severity.MAJOR}),
+    ],
+    ids=["another is named", "another is suspected", "who failed is not known", "a launch before"],
+)
+def test_a_hang_that_a_failure_does_not_explain_comes_first(
+    make_job: MakeJob, told: dict[str, Any], failed: dict[str, Any]
+) -> None:
+    hang, failure, facts = lost_member(make_job, **told)
+    linked = link_symptoms([hang, replace(failure, **failed)], facts)
+    assert linked[0].explained_by == ()
+    assert judge(facts, linked, (), ()).verdict.finding == "collective-hang/all"
 
 
 def test_files_that_were_left_for_want_of_time_forbid_nothing_to_fix(make_job: MakeJob) -> None:

@@ -35,6 +35,47 @@ def test_the_rank_behind_did_not_join(build: Build) -> None:
     assert finding.scope.ranks == (1,)
 
 
+def dumped(rank: int, enqueued: int, completed: int) -> str:
+    """A rank that another's watchdog, or its own of some group, tells to write what it has."""
+    head, _, _ = progress(rank, enqueued, completed).partition("Exception")
+    return (
+        f"{head}Received a dump signal due to a collective timeout from  rank 0 and we will try "
+        f"our best to dump the debug info. Last enqueued NCCL work: {enqueued}, last completed "
+        f"NCCL work: {completed}."
+    )
+
+
+def test_a_rank_that_is_only_told_to_dump_says_how_far_it_came(build: Build) -> None:
+    told = dumped(1, 8, 8)
+    facts = build(text(timeout(0), progress(0, 9, 8), timeout(2), progress(2, 9, 8), told))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.summary.startswith("Rank 1 did not join: ranks 0,2 wait")
+    assert finding.scope.ranks == (1,)
+    # Of a call whose group no line names the count in the job's first group tells nothing.
+    (finding,) = findings("collective-hang", build(text(timeout(0), timeout(2), told)))
+    assert "whether all members joined it cannot be told" in finding.summary
+    assert finding.scope.ranks == finding.candidates.ranks == ()
+
+
+def test_a_rank_whose_watchdog_was_slower_than_the_others_waits_too(build: Build) -> None:
+    facts = build(text(timeout(0), progress(0, 9, 8), dumped(1, 10, 8)))
+    (finding,) = findings("collective-hang", facts)
+    assert finding.summary.startswith("Ranks 0-1 wait in")
+    done = build(text(timeout(0), progress(0, 9, 8), dumped(1, 10, 9)))  # it is through
+    (finding,) = findings("collective-hang", done)
+    assert finding.summary.startswith("Rank 0 waits in")
+
+
+def test_ranks_that_only_say_that_something_timed_out_name_nobody(build: Build) -> None:
+    (finding,) = findings("collective-hang", build(text(dumped(1, 22, 21), dumped(2, 22, 22))))
+    assert finding.summary == (
+        "Ranks 1-2 ended because a collective timed out; which one, and who did not join it, these "
+        "lines do not tell."
+    )
+    assert finding.severity is Severity.CRITICAL
+    assert finding.scope.ranks == finding.candidates.ranks == ()
+
+
 def test_a_rank_that_wrote_nothing_is_a_candidate_not_a_culprit(build: Build) -> None:
     facts = build(text([timeout(r) for r in (0, 1, 3)]))
     (finding,) = findings("collective-hang", facts)

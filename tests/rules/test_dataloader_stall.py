@@ -182,3 +182,69 @@ def test_where_traces_tell_of_the_steps_the_log_is_not_asked(make_job: MakeJob) 
     job = make_job().stall("input_stall", [1], range(1, 11), 3)
     facts = replace(job.facts(), rows={**job.facts().rows, "logged_input": [LOGGED]})
     assert not rule("dataloader-stall").run(facts).findings
+
+
+def held(rank: int, **told: Any) -> dict[str, Any]:
+    """A rank whose log says that it waits, in 6 of 60 steps."""
+    return {
+        "rank": rank, "ranks_count": 8, "steps_count": 60, "hit_steps_count": 6,
+        "input_wait_ns": 2.5e9, "usual_wait_ns": 6e6, "held_ratio": 1.0, "step_ns": 15e9,
+        "lost_ns": 2.5e9, "lost_steps_count": 6, "longest_wait_ns": 26 * 10**9, "longest_step": 53,
+        "source_id": rank, "place": 53,
+    } | told  # fmt: skip
+
+
+FREE = {"hit_steps_count": 0, "held_ratio": 0.0, "longest_wait_ns": 10**7}
+
+
+def by_logs(*rows: dict[str, Any]) -> RuleOutcome:
+    """What is said of ranks whose logs tell, the others being free."""
+    ranks = {row["rank"] for row in rows}
+    job = rows[0]
+    same = {name: job[name] for name in ("steps_count", "lost_ns", "lost_steps_count")}
+    free = (held(rank, **FREE, **same) for rank in range(8) if rank not in ranks)
+    logged = {"logged_rank_input": [*rows, *free], "logged_input": [LOGGED]}
+    return rule("dataloader-stall").run(Facts(rows=logged))
+
+
+def test_logs_of_several_ranks_name_the_one_that_waits() -> None:
+    (found,) = by_logs(held(5)).findings
+    assert found.scope.ranks == (5,)
+    assert found.summary == (
+        "Rank 5 waits for input in 6 of 60 steps, by their logs: up to 26.0 s, the median rank "
+        "6.00 ms. The job loses 2.50 s of a step of 15.0 s by it: 17 % of its time."
+    )
+    assert [(e.rows[0].source, e.rows[0].place) for e in found.evidence if e.rows] == [
+        ("source 5", "line 53")
+    ]
+
+
+def test_ranks_that_wait_together_are_named_together_and_those_by_turns_not_at_all() -> None:
+    (found,) = by_logs(held(4), held(5)).findings
+    assert found.scope.ranks == (4, 5)
+    assert found.summary.startswith("Ranks 4-5 wait for input in")
+    (found,) = by_logs(*(held(rank, held_ratio=0.49) for rank in (1, 2, 3))).findings
+    assert found.scope.ranks == ()
+    assert found.summary.startswith("Ranks 1-3 wait by turns for input in")
+
+
+def test_where_most_steps_wait_the_loss_is_a_bound() -> None:
+    (found,) = by_logs(held(5, hit_steps_count=30, lost_steps_count=30)).findings
+    assert found.summary.endswith(
+        "loses up to 2.50 s of a step of 15.0 s by it: up to 17 % of its time."
+    )
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"lost_ns": 0.44e9}, {"lost_steps_count": 2}, {"steps_count": 19}],
+    ids=["a fetch is the price of any loader", "twice is no habit", "a short log"],
+)
+def test_little_waiting_of_one_rank_is_not_told(told: dict[str, Any]) -> None:
+    (found,) = by_logs(held(5, **told)).findings
+    assert found.summary.startswith("The rank that prints the log waits")  # what its log says
+
+
+def test_logs_of_ranks_that_wait_alike_name_nobody() -> None:
+    (found,) = by_logs(held(5, **FREE, lost_ns=0.0, lost_steps_count=0)).findings
+    assert found.scope.ranks == ()

@@ -50,6 +50,12 @@ def test_what_the_log_has_before_the_stalls_is_said_and_decides_the_advice() -> 
     row = episode("periodic", 8600, **stalls, checkpoints_count=8, collections_count=8)
     (found,) = asked("periodic-stall", row).findings
     assert [r.split()[0] for r in found.remedy] == ["save", "collect"]
+    row = episode("periodic", 8600, **stalls, inputs_count=9)
+    (found,) = asked("periodic-stall", row).findings
+    assert found.summary.endswith(
+        "; 9 of them wait for input half of the time or more, by the log."
+    )
+    assert found.remedy[0].startswith("the loader cannot keep up")
     row = episode("periodic", 8600, **stalls, checkpoints_count=7)  # just too few to advise on
     (found,) = asked("periodic-stall", row).findings
     assert "saved checkpoints before 7" in found.summary

@@ -136,7 +136,7 @@ def _say_what_was_added(added: Iterable[tuple[str, Added]], strict: bool) -> int
 
 
 def _say_where(name: str, is_new: bool, path: str | None = None) -> None:
-    text = f"{'new in' if is_new else 'in'} the lake: {name}"
+    text = f"{'new in the lake' if is_new else 'in the lake already'}: {name}"
     fields = {} if path is None else {"path": path}
     note(
         text + (f" ({path})" if path is not None else ""),

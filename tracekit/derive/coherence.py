@@ -20,6 +20,8 @@ MIN_COHERENCE = 0.5
 """Correlation with a group's mean from which a device follows it."""
 AT_ONCE = 0.9
 """Of the highest correlation: what is so high without a shift needs none."""
+BATCH_COUNT = 16
+"""Groups that a device is compared with at a time: more would only take more memory."""
 MAX_LAG_RATIO = 0.25
 """Longest shift that is tried, as a share of the readings."""
 
@@ -45,20 +47,25 @@ def coherent(rows: Floats) -> list[list[Member]]:
     means: list[Floats] = []
     # Where no device follows another there are as many groups as devices, and all pairs are
     # looked at: each row and each mean is transformed once, not once a pair.
-    references: list[NDArray[np.complex128]] = []
+    references = np.zeros((len(rows), size // 2 + 1), np.complex128)
     for at in np.flatnonzero(norms).tolist():
         row = rows[at] / norms[at]
         spectrum = np.fft.rfft(row, size)
         best, where = 0.0, 0.0
         chosen = -1
-        for number, reference in enumerate(references):
-            strength, lag = strongest(np.fft.irfft(spectrum * reference, size), reach)
-            if strength > best:
-                best, where, chosen = strength, lag, number
+        for first in range(0, len(groups), BATCH_COUNT):
+            some = references[first : min(first + BATCH_COUNT, len(groups))]
+            by_lag = np.fft.irfft(spectrum * some, size)
+            ahead = by_lag[:, size - reach :].max(axis=1, initial=0.0)
+            highest = np.maximum(by_lag[:, : reach + 1].max(axis=1), ahead)
+            for number in np.flatnonzero(highest >= MIN_COHERENCE).tolist():
+                strength, lag = strongest(by_lag[number], reach)
+                if strength > best:
+                    best, where, chosen = strength, lag, first + number
         if best < MIN_COHERENCE:
+            references[len(groups)] = np.conj(spectrum)
             groups.append([Member(at, 0.0)])
             means.append(row)
-            references.append(np.conj(spectrum))
             continue
         groups[chosen].append(Member(at, where))
         mean = means[chosen] = means[chosen] + moved(row, round(where))

@@ -228,13 +228,9 @@ def _part(
     needed = MIN_SAMPLES * MIN_CYCLES
     if len(mean) < needed:
         return none(f"{len(mean)} readings of {name}; a period needs {needed}")
-    found_rhythm = rhythm(mean)
+    found_rhythm = rhythm(mean, MIN_STRENGTH)
     shortest = MIN_SAMPLES * interval
-    if (
-        found_rhythm is None
-        or found_rhythm.p_value > max_p_value
-        or found_rhythm.strength < MIN_STRENGTH
-    ):
+    if found_rhythm is None or found_rhythm.p_value is None or found_rhythm.p_value > max_p_value:
         if found_rhythm is not None:
             about |= {"strength_ratio": found_rhythm.strength, "p_value": found_rhythm.p_value}
         return none(

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 BAR = "tqdm"
+PLAIN = "plain"
+MAX_FALLS_RATIO = 0.05
+"""Of the lines of a loop of somebody's own: where its number falls more often, it counts something
+else than the job's steps."""
 MAX_STEP = 10**12
 """Steps over all epochs that are believed: ten times it, for each of a million starts, fits."""
 RESUMED_RATIO = 2.0
@@ -37,6 +41,7 @@ ROUNDING_NS = 500_000
 """By how much a running mean may be off as it is printed: with three decimals of a second."""
 MAX_ROUNDING_RATIO = 0.05
 """Of what lies between two running means: where rounding may be more of it, they do not tell it."""
+BATCH_ROWS = 100_000
 MIN_MOVES = 5
 """Later moves that must be known for that."""
 JITTER_STEPS = 2
@@ -54,7 +59,8 @@ def history(
     lines = _joined(_logs(con, source_ids, corrections))
     if lines is None:
         return arrow("logged_step", []), []
-    return _table(lines), episodes(lines, phases.of_lines(con, lines.source, lines.place))
+    rows = episodes(lines, phases.of_lines(con, lines.source, lines.place, lines.dur))
+    return _table(lines), rows  # not before: both would be held at once
 
 
 # --- from files to one series --------------------------------------------------------------------
@@ -93,131 +99,247 @@ def _logs(
     source_ids: Collection[int],
     corrections: Mapping[int, Correction],
 ) -> list[_Log]:
-    import numpy as np
-
-    rows = con.sql(
-        """
-        SELECT source_id, place, format, step, epoch, total_steps_count, tag,
-               coalesce(time_ns, -1) AS time_ns, coalesce(elapsed_ns, -1) AS elapsed_ns,
-               coalesce(dur_ns, -1) AS dur_ns, coalesce(is_averaged, true) AS is_averaged,
-               coalesce(running_dur_ns, -1) AS running_dur_ns
+    kinds = con.sql(
+        f"""
+        SELECT source_id, format, {_BAR} AS bar, tag, count(*) AS lines_count,
+               count(epoch) AS epoch_count, count(total_steps_count) AS total_count,
+               max(coalesce(dur_ns, -1)) AS dur_ns, max(coalesce(time_ns, -1)) AS time_ns,
+               max(coalesce(elapsed_ns, -1)) AS elapsed_ns,
+               max(coalesce(running_dur_ns, -1)) AS running_dur_ns
         FROM job_step WHERE step IS NOT NULL AND list_contains($used, source_id)
-        ORDER BY source_id, place, epoch, step
-        """,
+        GROUP BY ALL ORDER BY ALL
+        """,  # noqa: S608 - words of this module
         params={"used": sorted(source_ids)},
     ).to_arrow_table()
-    sources = rows["source_id"].to_numpy()
+    of_source: dict[int, list[Kind]] = {}
+    for kind in kinds.to_pylist():
+        of_source.setdefault(kind["source_id"], []).append(kind)
     logs = []
-    for source_id in np.unique(sources).tolist():
-        chosen = _of_training(rows.slice(*_range(sources, source_id)))
-        log = _log(source_id, chosen, corrections)
+    for source_id, found in of_source.items():
+        rows = _rows(con, source_id, _of_training(con, source_id, found))
+        log = _log(source_id, rows, corrections)
         if log is not None:
             logs.append(log)
     return logs
 
 
-def _range(sorted_ids: Ints, wanted: int) -> tuple[int, int]:
-    first, last = sorted_ids.searchsorted([wanted, wanted + 1]).tolist()
-    return first, last - first
+_BAR = f"CASE WHEN format = '{BAR}' THEN coalesce(total_steps_count, -1) ELSE -1 END"
+"""Which bar a line belongs to: a program's bars have totals of their own."""
+Kind = dict[str, Any]
+"""Lines of one source, program, bar and rank: how many, what they tell, and the most of it."""
 
 
-def _of_training(rows: pa.Table) -> pa.Table:
-    """The lines of the one program, bar and rank that tells the training."""
-    import pyarrow.compute as pc
-
-    of_bar = pc.equal(rows["format"], BAR)
-    totals = pc.if_else(of_bar, pc.fill_null(rows["total_steps_count"], -1), -1)
-    rows = rows.append_column("bar", totals)
-    if _kinds_count(rows, "format") > 1 or _kinds_count(rows, "bar") > 1:
-        rows = _of_best_kind(rows)
-    if _kinds_count(rows, "tag") == 1:
-        return rows
-    tags = rows.group_by("tag").aggregate([("step", "count_distinct")]).to_pylist()
-    most = max(t["step_count_distinct"] for t in tags)
+def _of_training(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> list[Kind]:
+    """Those of the one program, bar and rank that tells the training."""
+    bars = {(k["format"], k["bar"]) for k in kinds}
+    if len(bars) > 1:
+        best = _best(con, source_id, kinds)
+        kinds = [k for k in kinds if (k["format"], k["bar"]) == best]
+    if len(kinds) == 1:
+        return kinds
+    steps_count = _steps_count(con, source_id, kinds, "tag")
+    most = max(steps_count.values())
     tag = min(
-        (t["tag"] for t in tags if t["tag"] is not None and 2 * t["step_count_distinct"] >= most),
+        (tag for (tag,), count in steps_count.items() if tag is not None and 2 * count >= most),
         default=None,
     )
-    if tag is None:
-        return rows
-    return rows.filter(pc.fill_null(pc.equal(rows["tag"], tag), fill_value=False))
+    return kinds if tag is None else [k for k in kinds if k["tag"] == tag]
 
 
-def _kinds_count(rows: pa.Table, column: str) -> int:
-    """How many values a column has, null among them. To count the steps of each is slow."""
-    import pyarrow.compute as pc
+def _best(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> tuple[str, int]:
+    """The program and bar that tells the training."""
+    steps_count = _steps_count(con, source_id, kinds, "format", "bar")
 
-    return int(pc.count_distinct(rows[column], mode="all").as_py())
+    def worth(bar: tuple[str, int]) -> tuple[Any, ...]:
+        own = [k for k in kinds if (k["format"], k["bar"]) == bar]
+        most = {n: max(k[n] for k in own) for n in ("dur_ns", "time_ns", "elapsed_ns")}
+        return (
+            bar[0] != BAR and steps_count[bar] >= MIN_LINES,
+            max(most["dur_ns"], most["time_ns"]) > 0,
+            most["elapsed_ns"] if bar[0] == BAR else 0,
+            steps_count[bar],
+            bar,
+        )
 
-
-def _of_best_kind(rows: pa.Table) -> pa.Table:
-    """The lines of the one program and bar that tells the training."""
-    import pyarrow.compute as pc
-
-    kinds = rows.group_by(["format", "bar"]).aggregate(
-        [("step", "count_distinct"), ("dur_ns", "max"), ("time_ns", "max"), ("elapsed_ns", "max")]
-    )
-    best = max(
-        kinds.to_pylist(),
-        key=lambda k: (
-            k["format"] != BAR and k["step_count_distinct"] >= MIN_LINES,
-            max(k["dur_ns_max"], k["time_ns_max"]) > 0,
-            k["elapsed_ns_max"] if k["format"] == BAR else 0,
-            k["step_count_distinct"],
-            k["format"],
-        ),
-    )
-    is_chosen = pc.and_(
-        pc.equal(rows["format"], best["format"]), pc.equal(rows["bar"], best["bar"])
-    )
-    return rows.filter(is_chosen)
+    best: tuple[str, int] = max(steps_count, key=worth)
+    return best
 
 
-def _log(source_id: int, rows: pa.Table, corrections: Mapping[int, Correction]) -> _Log | None:
+def _steps_count(
+    con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind], *names: str
+) -> dict[Any, int]:
+    """Distinct steps by these columns, of the lines of ``kinds``. To count them is slow."""
+    columns = ", ".join(names)
+    rows = con.execute(
+        f"""
+        SELECT {columns}, count(DISTINCT step)
+        FROM (SELECT format, {_BAR} AS bar, tag, step, source_id FROM job_step)
+        WHERE step IS NOT NULL AND source_id = $source
+              AND list_contains($kinds, {{'format': format, 'bar': bar}})
+        GROUP BY {columns} ORDER BY ALL
+        """,  # noqa: S608 - names that this module gives
+        {
+            "source": source_id,
+            "kinds": [{"format": k["format"], "bar": k["bar"]} for k in kinds],
+        },
+    ).fetchall()
+    return {tuple(key): count for *key, count in rows}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Lines of one program, bar and rank of a source, by place, epoch and step."""
+
+    format: str
+    has_epochs: bool
+    """Whether each line says its epoch and how many steps one has."""
+    place: Ints
+    step: Ints
+    epoch: Ints
+    """-1 where nothing is said, as in the next ones."""
+    total: Ints
+    time: Ints
+    elapsed: Ints
+    dur: Ints
+    running_dur: Ints
+    is_averaged: Bools
+
+
+def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> _Rows:
+    """Read into arrays as they come: DuckDB's own order, of millions of rows, would take their
+    memory twice again, and mostly they are in order."""
     import numpy as np
 
-    step = rows["step"].to_numpy().astype(np.int64)
-    if rows["epoch"].null_count == 0 and rows["total_steps_count"].null_count == 0:
-        over_all = step + rows["epoch"].to_numpy() * rows["total_steps_count"].to_numpy()
-        if over_all.max() <= MAX_STEP:
-            step = over_all
+    count = sum(k["lines_count"] for k in kinds)
+    epochs, totals = (sum(k[f"{n}_count"] for k in kinds) for n in ("epoch", "total"))
+    told = {n: max(k[n] for k in kinds) >= 0 for n in ("time_ns", "elapsed_ns", "dur_ns",
+                                                       "running_dur_ns")}  # fmt: skip
+    told |= {"place": True, "step": True, "epoch": epochs > 0, "total_steps_count": totals > 0}
+    names = [name for name, is_told in told.items() if is_told]
+    columns = {name: np.empty(count, np.int64) for name in names}
+    is_averaged = np.empty(count, bool)
+    reader = con.sql(
+        f"""
+        SELECT coalesce(is_averaged, true) AS is_averaged,
+               {", ".join(f"coalesce({name}, -1) AS {name}" for name in names)}
+        FROM job_step
+        WHERE step IS NOT NULL AND source_id = $source AND format = $format AND {_BAR} = $bar
+              AND list_contains($tags, coalesce(tag, -1))
+        """,  # noqa: S608 - names that this module gives
+        params={
+            "source": source_id, "format": kinds[0]["format"], "bar": kinds[0]["bar"],
+            "tags": [-1 if k["tag"] is None else k["tag"] for k in kinds],
+        },
+    ).to_arrow_reader(BATCH_ROWS)  # fmt: skip
+    at = 0
+    for batch in reader:
+        end = at + batch.num_rows
+        for name in names:
+            columns[name][at:end] = batch[name].to_numpy()
+        is_averaged[at:end] = batch["is_averaged"].to_numpy(zero_copy_only=False)
+        at = end
+    untold = np.broadcast_to(np.int64(-1), (count,))
+    keys = [columns[n] for n in ("place", "epoch", "step") if n in columns]
+    if not _is_sorted(keys):
+        order = np.lexsort(keys[::-1])
+        columns = {name: column[order] for name, column in columns.items()}
+        is_averaged = is_averaged[order]
+    of = {name: columns.get(name, untold) for name in told}
+    return _Rows(
+        kinds[0]["format"], epochs == totals == count, of["place"], of["step"], of["epoch"],
+        of["total_steps_count"], of["time_ns"], of["elapsed_ns"], of["dur_ns"],
+        of["running_dur_ns"], is_averaged,
+    )  # fmt: skip
+
+
+def _is_sorted(keys: list[Ints]) -> bool:
+    """Whether rows ascend by these keys, the first before the others."""
+    import numpy as np
+
+    first, *others = keys
+    if (first[1:] > first[:-1]).all():
+        return True
+    is_tied = np.ones(len(first) - 1, bool)
+    for key in (first, *others):
+        if (is_tied & (key[1:] < key[:-1])).any():
+            return False
+        is_tied &= key[1:] == key[:-1]
+    return True
+
+
+def _log(source_id: int, rows: _Rows, corrections: Mapping[int, Correction]) -> _Log | None:
+    import numpy as np
+
+    step = _over_epochs(rows)
+    falls = int((np.diff(step) < -JITTER_STEPS).sum())
+    if rows.format == PLAIN and falls > MAX_FALLS_RATIO * len(step):
+        return None
     start = np.concatenate([[0], np.cumsum(np.diff(step) < -JITTER_STEPS)])
     # Within a start only what is new counts: starts are lifted apart, so that one maximum does.
     lifted = step + start * (int(step.max()) - int(step.min()) + 1)
     highest = np.maximum.accumulate(lifted)
     is_new = np.ones(len(step), bool)
     is_new[1:] = lifted[1:] > highest[:-1]
+    # Two handlers of one logger print a line twice, and the first may state no time.
+    times = rows.time
+    is_again = (times[:-1] < 0) & (lifted[:-1] == lifted[1:])
+    if is_again.any():
+        times = times.copy()
+        times[:-1][is_again] = times[1:][is_again]
+    del lifted, highest, is_again
     first_count = np.ones(len(step), np.int64)
-    if rows["format"][0].as_py() == BAR:
-        first_count[rows["step"].to_numpy() == 0] = 0
+    is_bar = rows.format == BAR
+    if is_bar:
+        first_count[rows.step == 0] = 0
         is_new[is_new] = ~_is_before_resuming(start[is_new], step[is_new])
-    time = rows["time_ns"].to_numpy()
-    ids = np.full(len(time), source_id, np.int64)
+    # Mostly all are new: then nothing is copied.
+    kept: Any = slice(None) if is_new.all() else is_new
+    time = times[kept]
+    ids = np.broadcast_to(np.int64(source_id), time.shape)
     end = np.where(time >= 0, corrected(time, ids, corrections), -1)
-    dur = rows["dur_ns"].to_numpy().astype(float)
-    is_averaged = rows["is_averaged"].to_numpy(zero_copy_only=False)[is_new]
-    epoch = rows["epoch"].fill_null(-1).to_numpy()[is_new]
-    in_epoch = rows["step"].to_numpy()[is_new]
-    start, dur = start[is_new], np.where(dur > 0, dur, np.nan)[is_new]
+    start, epoch, in_epoch = start[kept], rows.epoch[kept], rows.step[kept]
+    dur = rows.dur[kept].astype(float)
+    dur[dur <= 0] = np.nan
     is_same = np.diff(start, prepend=-1) == 0
     is_same[1:] &= np.diff(epoch) == 0
-    between = _between_running_means(
-        rows["running_dur_ns"].to_numpy()[is_new].astype(float), in_epoch, is_same
-    )
-    is_told = np.isfinite(between)
-    is_bar = rows["format"][0].as_py() == BAR
+    is_sample = ~rows.is_averaged[kept]
+    if rows.running_dur.strides[0]:  # else no line says one
+        between = _between_running_means(rows.running_dur[kept].astype(float), in_epoch, is_same)
+        is_told = np.isfinite(between)
+        is_sample &= ~is_told
+        dur = np.where(is_told, between, dur)
     return _Log(
         source_id,
         start,
-        step[is_new],
-        rows["place"].to_numpy()[is_new],
-        end[is_new],
-        rows["elapsed_ns"].to_numpy()[is_new],
-        np.where(is_told, between, dur),
-        ~(is_averaged | is_told),
-        first_count[is_new],
+        step[kept],
+        rows.place[kept],
+        end,
+        rows.elapsed[kept],
+        dur,
+        is_sample,
+        first_count[kept],
         np.where((epoch >= 0) & ~is_same & is_bar, in_epoch, 0),
     )
+
+
+def _over_epochs(rows: _Rows) -> Ints:
+    """Numbers of the steps over all epochs, where they begin anew in each."""
+    import numpy as np
+
+    step, epoch, length = rows.step, rows.epoch, rows.total
+    if rows.format == PLAIN and (epoch >= 0).all():
+        is_next, moved = np.diff(epoch) > 0, np.diff(step)
+        if is_next.any() and (moved[is_next] > 0).all():
+            return step  # they count on
+        if not rows.has_epochs:
+            within = moved[~is_next & (moved > 0)]
+            apart = int(np.median(within)) if len(within) else 1
+            length = np.broadcast_to(np.int64(int(step.max()) + apart), step.shape)
+            epoch = epoch - epoch.min()
+    elif not rows.has_epochs:
+        return step
+    over_all: Ints = step + epoch * length
+    return over_all if over_all.max() <= MAX_STEP else step
 
 
 def _between_running_means(mean: Floats, step: Ints, is_same: Bools) -> Floats:
@@ -266,18 +388,20 @@ def _joined(logs: list[_Log]) -> Lines | None:
     for log in chosen:
         parts.append(log.start + number + 1)
         number = int(parts[-1][-1])
-    start = np.concatenate(parts).astype(np.int64)
+    start = _one(parts)
     step, place, end, elapsed, since_anew = (
-        np.concatenate([getattr(log, name) for log in chosen]).astype(np.int64)
+        _one([getattr(log, name) for log in chosen])
         for name in ("step", "place", "end", "elapsed", "since_anew")
     )
-    stated = np.concatenate([log.stated for log in chosen])
+    stated = _one([log.stated for log in chosen])
     is_first = np.concatenate([[True], np.diff(start) > 0])
-    first_count = np.concatenate([log.first_count for log in chosen])
-    first_count = np.where(since_anew > 0, since_anew, first_count)
+    first_count = np.where(since_anew > 0, since_anew, _one([log.first_count for log in chosen]))
     count = np.where(is_first, first_count, np.diff(step, prepend=step[0]))
+    del first_count
     wall = np.full(len(step), np.nan)
     for clock in (elapsed, end):  # the second, where it is known, is the finer one
+        if clock.max() < 0:
+            continue
         gone = np.diff(clock, prepend=clock[0]).astype(float)
         known = ~is_first & (clock >= 0) & (np.roll(clock, 1) >= 0) & (gone >= 0)
         wall[known] = gone[known]
@@ -287,9 +411,16 @@ def _joined(logs: list[_Log]) -> Lines | None:
     said = np.isfinite(stated)
     is_stated = 2 * said.sum() >= len(step)
     dur = stated if is_stated else wall / count
-    is_sample = np.concatenate([log.is_sample for log in chosen]) & is_stated
-    source = np.concatenate([np.full(len(log.step), log.source_id) for log in chosen])
+    is_sample = _one([log.is_sample for log in chosen]) & is_stated
+    source = _one([np.full(len(log.step), log.source_id, np.int32) for log in chosen])
     return Lines(start, step, source, place, end, count, dur, wall, is_first, is_sample)
+
+
+def _one(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Arrays as one, without a copy where there is one."""
+    import numpy as np
+
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _is_told(log: _Log, other: _Log) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.derive.matching import Matched
+    from tracekit.derive.periods import Bools, Ints
 
 FIRST_NS = 1_000
 """A first step begins this long before its first launch, as those of markers begin before it."""
@@ -25,6 +26,7 @@ UPDATE = re.compile(
 )
 """Kernels of optimizers: fused ones by their names, others by the division that ends Adam."""
 
+# Names and calls as numbers: a kernel's name may be as long as all else that is read of its launch.
 _LAUNCHES = """
 WITH calls AS (
     SELECT gpu_op_place AS place,
@@ -32,23 +34,37 @@ WITH calls AS (
            message_bytes
     FROM collective WHERE source_id = $source_id AND gpu_op_place IS NOT NULL
     QUALIFY row_number() OVER (PARTITION BY gpu_op_place ORDER BY place) = 1
-), updates AS (
-    SELECT DISTINCT start_ns, start_ns + dur_ns AS end_ns FROM annotation
-    WHERE source_id = $source_id AND NOT coalesce(is_gpu_twin, false)
-      AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
-      AND regexp_matches(name, '^Optimizer[.]step\\b')
+), numbered AS (
+    SELECT place, dense_rank() OVER (ORDER BY call) AS call,
+           if(message_bytes IS NULL, 0, dense_rank() OVER (ORDER BY call, message_bytes))
+               AS sized_call
+    FROM calls
+), names AS (
+    SELECT coalesce(name, '') AS name, row_number() OVER (ORDER BY coalesce(name, '')) AS code
+    FROM gpu_op WHERE source_id = $source_id GROUP BY coalesce(name, '')
 )
 SELECT g.place, g.launch_start_ns AS at, coalesce(g.launch_end_ns, g.launch_start_ns) AS done,
-       g.start_ns, g.start_ns + g.dur_ns AS end_ns, coalesce(g.name, '') AS name,
+       g.start_ns, g.start_ns + g.dur_ns AS end_ns, names.code AS name,
        coalesce(g.launch_thread, -1) AS thread, coalesce(g.copy_kind = 'HtoD', false) AS is_input,
        coalesce(g.class = 'compute', false) AS is_compute,
-       coalesce(g.launch_start_ns < u.end_ns, false) AS is_in_update,
-       coalesce(c.call, '') AS call, coalesce(c.call || '/' || c.message_bytes, '') AS sized_call
+       coalesce(c.call, 0) AS call, coalesce(c.sized_call, 0) AS sized_call
 FROM gpu_op g
-LEFT JOIN calls c USING (place)
-ASOF LEFT JOIN updates u ON g.launch_start_ns >= u.start_ns
+JOIN names ON names.name = coalesce(g.name, '')
+LEFT JOIN numbered c USING (place)
 WHERE g.source_id = $source_id AND g.launch_start_ns IS NOT NULL
   AND g.start_ns IS NOT NULL AND g.dur_ns IS NOT NULL
+"""
+
+_UPDATES = """
+SELECT DISTINCT start_ns, start_ns + dur_ns AS end_ns FROM annotation
+WHERE source_id = $source_id AND NOT coalesce(is_gpu_twin, false)
+  AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
+  AND regexp_matches(name, '^Optimizer[.]step\\b')
+"""
+
+_NAMES = """
+SELECT row_number() OVER (ORDER BY coalesce(name, '')) AS code, coalesce(name, '') AS name
+FROM gpu_op WHERE source_id = $source_id GROUP BY coalesce(name, '')
 """
 
 
@@ -98,20 +114,17 @@ def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
     # Not ORDER BY: a run's connections do not keep the order of what they hand over.
     keys = [rows[c].to_numpy() for c in ("place", "start_ns", "at")]
     rows = rows.take(np.lexsort(keys)) if len(rows) else rows
-    names = rows["name"].combine_chunks().dictionary_encode()
-    codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    listed = names.dictionary.to_pylist()
-    by_range = rows["is_in_update"].to_numpy(zero_copy_only=False)
+    codes, used = _by_appearance(rows["name"].to_numpy())
+    names = dict(con.execute(_NAMES, {"source_id": source_id}).fetchall())
+    listed = [names[code] for code in used.tolist()]
+    by_range = _is_in_update(con, source_id, rows["at"].to_numpy())
     is_by_range = bool(by_range.any())
     named = np.array([bool(UPDATE.search(n)) for n in listed], np.bool_)
     update = by_range if is_by_range else named[codes] if len(listed) else by_range
     calls = []
     for column in ("sized_call", "call"):
-        encoded = rows[column].combine_chunks().dictionary_encode()
-        values = encoded.dictionary.to_pylist()
-        number = np.array([0 if v == "" else i + 1 for i, v in enumerate(values)], np.int64)
-        at = encoded.indices.to_numpy(zero_copy_only=False)
-        calls.append(number[at] if len(values) else np.zeros(0, np.int64))
+        at, numbers = _by_appearance(rows[column].to_numpy())
+        calls.append(np.where(numbers == 0, 0, np.arange(1, len(numbers) + 1))[at])
     if (calls[0] != 0).sum() != (calls[1] != 0).sum():
         calls = calls[1:]  # sizes of some are unknown
     return Launches(
@@ -127,6 +140,33 @@ def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
         calls=tuple(calls),
         is_by_range=is_by_range,
     )
+
+
+def _is_in_update(con: duckdb.DuckDBPyConnection, source_id: int, at: Ints) -> Bools:
+    """Whether the last call of an optimizer that had begun at a moment had not ended.
+
+    An ASOF join would sort launches with all their columns: twice the memory of all else.
+    """
+    import numpy as np
+
+    calls = con.execute(_UPDATES, {"source_id": source_id}).fetchall()
+    if not calls:
+        return np.zeros(len(at), np.bool_)
+    start, end = np.array(sorted(calls), np.int64).T
+    last = np.searchsorted(start, at, side="right") - 1
+    is_inside: Bools = (last >= 0) & (at < end[np.maximum(last, 0)])
+    return is_inside
+
+
+def _by_appearance(numbers: Ints) -> tuple[Ints, Ints]:
+    """Each number as the ordinal of its first appearance, and the numbers in that order."""
+    import numpy as np
+
+    values, first, at = np.unique(numbers, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    ordinals = np.empty(len(order), np.int64)
+    ordinals[order] = np.arange(len(order))
+    return ordinals[at], values[order]
 
 
 def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
 
 _COLUMNS = {
     "evaluations_count": "evaluation",
@@ -25,13 +26,19 @@ _COLUMNS = {
     "epochs_count": "epoch",
 }
 """Columns of ``job_episode``, and the codes of ``log_event`` that they count."""
+_INPUTS = "inputs_count"
+WAITING_RATIO = 0.5
+"""Of a line's time: a step that waits so much for its input is as long as it is for that."""
 MIN_LIFT = 4.0
 """How many times as often a phase must stand before the slow lines as before the others."""
 
 
-def of_lines(con: duckdb.DuckDBPyConnection, source: Ints, place: Ints) -> dict[str, Bools]:
+def of_lines(
+    con: duckdb.DuckDBPyConnection, source: Ints, place: Ints, dur: Floats
+) -> dict[str, Bools]:
     """For each line of steps, by column: whether such a phase is logged between it and the line
-    before it in the same file. Lines are in the order of the job's history."""
+    before it in the same file; and whether a rank waited in its steps for input. Lines are in the
+    order of the job's history; ``dur`` is how long each step of a line took, in ns."""
     import numpy as np
 
     rows = con.execute(
@@ -40,6 +47,9 @@ def of_lines(con: duckdb.DuckDBPyConnection, source: Ints, place: Ints) -> dict[
         [list(_COLUMNS.values())],
     ).fetchnumpy()
     phases = {}
+    waits = _input_waits(con, source, place)
+    if (waits > 0).any():
+        phases[_INPUTS] = waits >= WAITING_RATIO * np.nan_to_num(dur, nan=np.inf)
     begins = np.concatenate([[True], (np.diff(source) != 0) | (np.diff(place) < 0)])
     for column, code in _COLUMNS.items():
         is_code = np.asarray(rows["code"]) == code
@@ -55,6 +65,37 @@ def of_lines(con: duckdb.DuckDBPyConnection, source: Ints, place: Ints) -> dict[
             is_before[of_source] = hits & ~begins[of_source]
         phases[column] = is_before
     return phases
+
+
+def _input_waits(con: duckdb.DuckDBPyConnection, source: Ints, place: Ints) -> Ints:
+    """ns that the rank that waited longest for input in the same step did, by line; 0 where no log
+    says so."""
+    import numpy as np
+
+    rows = con.execute(
+        """
+        WITH said AS (
+            SELECT
+                source_id,
+                place,
+                max(input_wait_ns) OVER (PARTITION BY epoch, step) AS wait_ns
+            FROM job_step
+            WHERE step IS NOT NULL
+        )
+        SELECT source_id, place, max(wait_ns) AS wait_ns FROM said
+        WHERE wait_ns > 0 GROUP BY ALL ORDER BY ALL
+        """
+    ).fetchnumpy()
+    waits = np.zeros(len(source), np.int64)
+    for source_id in np.unique(rows["source_id"]):
+        is_its = np.asarray(rows["source_id"]) == source_id
+        at, told = (np.asarray(rows[name])[is_its] for name in ("place", "wait_ns"))
+        lines = np.flatnonzero(source == source_id)
+        found = np.searchsorted(at, place[lines])
+        is_told = found < len(at)
+        is_told[is_told] = at[found[is_told]] == place[lines][is_told]
+        waits[lines[is_told]] = told[found[is_told]]
+    return waits
 
 
 def beside(phases: Mapping[str, Bools], slow: Ints) -> dict[str, int]:

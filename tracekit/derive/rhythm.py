@@ -42,14 +42,16 @@ class Rhythm(NamedTuple):
 
     period_samples: float
     strength: float
-    p_value: float
+    p_value: float | None
+    """None where it is too weak to be asked."""
 
 
-def rhythm(series: Floats) -> Rhythm | None:
+def rhythm(series: Floats, min_strength: float = 0.0) -> Rhythm | None:
     """The strongest rhythm of a regular series; None: no candidate.
 
     ``p_value``: how often autoregressive noise of the same persistence has one as strong, by
     surrogates drawn until ``ENOUGH`` were (the sequential test of Besag and Clifford, 1991).
+    Of one below ``min_strength`` it is not asked: that takes most of the time.
     """
     import numpy as np
 
@@ -62,6 +64,8 @@ def rhythm(series: Floats) -> Rhythm | None:
     if fundamental is None:
         return None
     lag, strength = fundamental
+    if strength < min_strength:
+        return Rhythm(_refined(_autocorrelation(steady), lag), strength, None)
     rng = np.random.default_rng(20_260_721)
     phi = float(ar1(series[None, :])[0])
     walks = rng.normal(size=(SURROGATES, len(series)))

@@ -118,51 +118,58 @@ def read(
     ).fetchall()
     if last is None:
         return [], 0
-    rows = con.sql(
-        f"""
-        SELECT source_id, concat_ws(chr(31), coalesce(node, ''), device) AS device, time_ns, value
+    about = {
+        "counter": counter,
+        "sources": sorted(clocks.hosts),
+        "since_ns": last - MAX_SPAN_S * 10**9 - clocks.widest_ns,
+    }
+    recent = f"""
         FROM ({selected})
         WHERE counter = $counter AND list_contains($sources, source_id) AND time_ns > $since_ns
-        ORDER BY time_ns DESC, source_id, place LIMIT $most
-        """,  # noqa: S608  # one of two constants
-        params={
-            "counter": counter,
-            "sources": sorted(clocks.hosts),
-            "since_ns": last - MAX_SPAN_S * 10**9 - clocks.widest_ns,
-            "most": most,
-        },
+    """
+    ((count,),) = con.execute(f"SELECT count(*) {recent}", about).fetchall()
+    if count > most:
+        latest = "ORDER BY time_ns DESC, source_id, place LIMIT $most"
+        recent = f"FROM (SELECT * {recent} {latest})"
+        about["most"] = most
+    # A row a device and file: there are millions of readings and few names.
+    rows = con.sql(
+        "SELECT source_id, coalesce(node, '') AS node, device, list(time_ns) AS times, "
+        f"list(place) AS places, list(value) AS readings {recent} GROUP BY ALL",
+        params=about,
     ).to_arrow_table()
     if not len(rows):
         return [], 0
-    sources = rows["source_id"].to_numpy()
-    moved = clocks.moved(rows["time_ns"].to_numpy(), sources)
+    lists = {c: rows[c].combine_chunks() for c in ("times", "places", "readings")}
+    ends = lists["times"].offsets.to_numpy()
+    flat = {c: made.flatten().to_numpy(zero_copy_only=False) for c, made in lists.items()}
+    source_ids = rows["source_id"].to_numpy()
+    sources = np.repeat(source_ids, np.diff(ends))
+    moved = clocks.moved(flat["times"], sources)
     origin_ns = max(int(moved.min()), int(moved.max()) - MAX_SPAN_S * 10**9)
     times = (moved - origin_ns) / 1e9
-    values = rows["value"].to_numpy(zero_copy_only=False).astype(float)
-    # Two files of unknown machines may each have a GPU 0: names join within a host. There are
-    # millions of readings and few names, so a text is made once a name and never once a reading.
-    encoded = rows["device"].combine_chunks().dictionary_encode()
-    pairs, which = np.unique(
-        sources.astype(np.int64) * len(encoded.dictionary) + encoded.indices.to_numpy(),
-        return_inverse=True,
-    )
-    named = [divmod(p, len(encoded.dictionary)) for p in pairs.tolist()]
-    listed = [
-        "\x1f".join((clocks.hosts[s] or f"source {s}", str(encoded.dictionary[g])))
-        for s, g in named
-    ]
-    names, of_pair = np.unique(np.array(listed), return_inverse=True)
-    codes = of_pair[which]
+    values = flat["readings"].astype(float)
+    parts: dict[tuple[str, str, str], list[NDArray[np.intp]]] = {}
+    for number, (source_id, node, device) in enumerate(
+        zip(source_ids.tolist(), rows["node"].to_pylist(), rows["device"].to_pylist(), strict=True)
+    ):
+        # Two files of unknown machines may each have a GPU 0: names join within a host.
+        name = (clocks.hosts[source_id] or f"source {source_id}", node, device)
+        parts.setdefault(name, []).append(np.arange(ends[number], ends[number + 1]))
     readings = []
-    for code, name in enumerate(names.tolist()[:MAX_GPUS]):
-        at = np.flatnonzero((codes == code) & (times >= 0))
+    for name, ranges in sorted(parts.items(), key=lambda part: "\x1f".join(part[0]))[:MAX_GPUS]:
+        at = np.concatenate(ranges)
+        at = at[times[at] >= 0]
+        at = at[np.lexsort((flat["places"][at], sources[at], times[at]))]
         at = at[forward(times[at])]
         own_times, own_values = times[at], values[at]
         if signal.is_total:
             own_times, own_values = _rates(own_times, own_values, signal.scale)
         if len(own_times) > 1:
-            host, node, device = name.split("\x1f", 2)
-            readings.append(Readings(name, own_times, own_values, node or host, device))
+            host, node, device = name
+            readings.append(
+                Readings("\x1f".join(name), own_times, own_values, node or host, device)
+            )
     return readings, origin_ns
 
 
@@ -176,10 +183,10 @@ def _rates(times: Floats, totals: Floats, scale: float) -> tuple[Floats, Floats]
 
 
 def ceiling(con: duckdb.DuckDBPyConnection, counter: str) -> float:
-    """What a reading can swing by: 1 for a share, the highest power that is known; else no end."""
+    """What a mean can swing by: 1 for a share, the highest power that is known; else no end."""
     if counter in ("sm_active", "tensor_active"):
         return ACTIVE
-    if counter not in ("energy", "power"):
+    if counter != "energy":
         return float("inf")
     ((most,),) = con.execute(
         "SELECT max(value) FROM gpu_sample WHERE counter IN ('power', 'power_limit')"

@@ -37,18 +37,19 @@ from tracekit import runs, store
 from tracekit.errors import RunWriteError, StoreError, TracekitError, UsageError
 from tracekit.fleet.lock import held
 from tracekit.objects import SCHEMES
-from tracekit.store.manifest import MARK, load, stamp_of, work_path
+from tracekit.runs.keys import whole
+from tracekit.store.manifest import LAKE_MARK, MARK, Manifest, load, stamp_of, work_path
 from tracekit.store.removal import Removed, remove_run
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
 
-LAKE_MARK = "tracekit-lake.json"
 RUN_MARK = "tracekit-lake-run.json"
 CARD = "tracekit-lake-card.json"
 FORMAT_VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHORT_URI = re.compile(rf"({'|'.join(SCHEMES)}):(?!//)/?(.*)", re.S)
 _NS_PER_S = 10**9
 
 
@@ -125,6 +126,12 @@ class Changes:
 def place(root: str | Path) -> Path:
     """The folder of a lake that is none of an object store (those: fleet/object_lake.py)."""
     text = os.fspath(root)
+    short = _SHORT_URI.match(text)
+    if short is not None:
+        raise UsageError(
+            f"{text}: neither a folder nor the URI of a place in a store",
+            hint=f"{short[1]}://{short[2]}, or ./{text} for a folder of that name",
+        )
     if text.startswith("file://"):
         return Path(unquote(text.removeprefix("file://")))
     scheme, found, _ = text.partition("://")
@@ -328,6 +335,9 @@ class Lake:
 
     def _add_to(self, name: str, paths: Sequence[str | Path], reading: dict[str, Any]) -> str:
         self.entry(name)
+        held = load(self.path(name))
+        if held is not None:
+            check_same_job(self.path(name), held, paths, reading.get("job_paths", ()))
         runs.ingest(paths, self.path(name), **reading)
         self.entry(name)  # its card
         return name
@@ -383,6 +393,36 @@ class Lake:
         with contextlib.suppress(OSError):  # a lake that may only be read
             _write_card(path, card, stamp)
         return card
+
+
+def check_same_job(
+    run: Path | str, held: Manifest, paths: Sequence[str | Path], job_paths: Sequence[str | Path]
+) -> None:
+    """StoreError where files that a run does not hold yet come with the description of another job.
+
+    Where the files state no name and no model, or the run none, nothing tells one job from
+    another. A description of the same files may be put right.
+    """
+    import msgspec
+
+    said = runs.job_of(held)
+    if said is None or not paths:
+        return
+    files, job = runs.gather(paths, job_paths, None if isinstance(run, str) else run)
+    if job is None or {whole(f.path) for f in files} <= {
+        whole(s.path, s.folder) for s in held.sources
+    }:
+        return
+    model, other = (msgspec.structs.asdict(each.model) for each in (said, job))
+    stated = {"name": (said.name, job.name)}
+    stated |= {f"model.{key}": (model[key], other[key]) for key in model}
+    for key, (old, new) in stated.items():
+        if old is not None and new is not None and old != new:
+            raise StoreError(
+                f"{run}: is of another job: its {key} is {old!r}, that of these files {new!r}",
+                hint="--name of its own for another job; if it is the same one, put its job.toml "
+                "right and give the files that are there too",
+            )
 
 
 def select(

@@ -35,7 +35,7 @@ class Limits:
     """Families that changed alike and turned slower within so many days are one finding: not every
     family runs every night."""
     max_q: float = 0.01
-    """False discovery rate among the places of a night (by each of the two spans), and among its
+    """False discovery rate among the places of four weeks (by each of the two spans), and among the
     families."""
     min_bad_count: int = 2
     """Jobs' nights with a finding on a place: one is that run's own diagnosis."""

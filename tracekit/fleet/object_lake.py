@@ -34,12 +34,12 @@ from typing import Any
 from tracekit import fetch, runs
 from tracekit.errors import StoreError, UsageError
 from tracekit.fleet.lake import (
-    LAKE_MARK,
     Card,
     Changes,
     Entry,
     Known,
     check_name,
+    check_same_job,
     found_name,
     is_between,
     lake_id,
@@ -49,7 +49,7 @@ from tracekit.fleet.lake import (
 )
 from tracekit.fleet.lock import DEAD_AFTER_S
 from tracekit.objects import AT_ONCE, Objects
-from tracekit.store.manifest import MARK, Manifest
+from tracekit.store.manifest import LAKE_MARK, MARK, Manifest
 from tracekit.store.removal import Removed, is_of_a_run
 
 ADD_TRIES = 5
@@ -79,6 +79,7 @@ class ObjectLake:
         self._at = Objects(root)
         self.root = self._at.uri
         if _id_of(self._at) is None:
+            self._at.check_bucket()
             raise StoreError(
                 f"{self.root}: not a lake (no {LAKE_MARK})",
                 hint="tracekit ingest PATH --lake LAKE makes one",
@@ -190,6 +191,7 @@ class ObjectLake:
             run = self._run(name)
             before = fetch.manifest_of(run)
             if before is not None:
+                check_same_job(run.uri, before, paths, reading.get("job_paths", ()))
                 fetch.copied(run, before, draft)
         made = runs.ingest(paths, draft, **reading)
         added = datetime.now(UTC).isoformat(timespec="seconds")
@@ -295,6 +297,7 @@ def make_object_lake(root: str) -> ObjectLake:
     """The lake of that root, made where nothing is yet. StoreError where something else is."""
     at = Objects(root)
     if _id_of(at) is None:
+        at.check_bucket()
         if at.sizes():
             raise StoreError(
                 f"{at.uri}: exists and is not a lake", hint="name a new or empty place, or a lake"

@@ -3,10 +3,11 @@
 A place that is used more has more findings by chance alone, and among thousands of places some
 have many. So each is compared with what the others' rate would give for as often as it was used
 (binomial), over the last two nights and over four weeks, and in each the false discovery rate over
-all places is held (Benjamini and Hochberg). Who is found so is no longer one of the others: all are
-asked again without, until nobody more is found, so that a known offender hides no second one. Runs
-of one job on one night share their causes: on each place they count once, as bad where one of them
-is, and as likely to be as all of them together.
+all places is held (Benjamini and Hochberg). What is counted over two nights is asked anew each
+night, and so is taken times as often as four weeks have such nights. Who is found so is no longer
+one of the others: all are asked again without, until nobody more is found, so that a known offender
+hides no second one. Runs of one job on one night share their causes: on each place they count once,
+as bad where one of them is, and as likely to be as all of them together.
 """
 
 from __future__ import annotations
@@ -125,6 +126,8 @@ class _Tested:
     days: int
     others_ratio: float
     p_value: float
+    """Of so many bad runs in any span of four weeks that is as long as this, or as the place was
+    seen."""
 
 
 def _found(
@@ -193,6 +196,7 @@ def _tested(
     whole = _places(kind, rows, _days_before(until, limits.window_days - 1), until)
     usual = {p.name: ratio for p, ratio in _others(whole, None, accused)}
     listed = _places(kind, rows, _days_before(until, days - 1), until)
+    first = {p.name: p.runs[0]["date"] for p in whole}
     tests = []
     for place, ratio in _others(listed, usual if days < limits.window_days else None, accused):
         cases = place.cases(families)
@@ -200,6 +204,9 @@ def _tested(
         p_value = 1.0
         if bad_count >= limits.min_bad_count:
             p_value = at_least(bad_count, [1 - (1 - ratio) ** count for _, count in cases])
+            # Four weeks have as many such spans, and each was asked or will be.
+            seen_days = 1 + (date.fromisoformat(until) - date.fromisoformat(first[place.name])).days
+            p_value = min(1.0, p_value * limits.window_days / min(days, seen_days))
         tests.append(_Tested(place, days, ratio, p_value))
     return tests
 

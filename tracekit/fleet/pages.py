@@ -28,12 +28,13 @@ PAGES = (
 
 
 def page(title: str, night: Night, sections: Sequence[Mapping[str, Any]]) -> str:
-    """A page of sections, of which those that hold nothing are left out."""
+    """A page of sections, of which those that hold nothing are left out: columns without rows are
+    nothing."""
     from tracekit.report.html import render
 
-    empty = {"texts": (), "figure": None, "links": (), "columns": (), "rows": ()}
+    empty = {"texts": (), "figure": None, "links": (), "rows": ()}
     about = f"{plural(night.quality.jobs_count, 'run')} on {night.date}; four weeks until then"
-    shown = [{**empty, **s} for s in sections if any(s.get(part) for part in empty)]
+    shown = [{**empty, "columns": (), **s} for s in sections if any(s.get(part) for part in empty)]
     return render("site.html.j2", title=title, about=about, pages=PAGES, sections=shown)
 
 

@@ -25,6 +25,7 @@ MAX_PLACE_PAGES = 100
 figure takes a tenth of a second, and a fleet may have a hundred thousand GPUs."""
 MAX_PLACE_ROWS = 500
 """Runs that the page of one place lists: the last."""
+_PLURALS = {"host": "hosts", "gpu": "GPUs", "link": "ports"}
 _SCOPES = {"host": "hosts", "link": "links"}
 """Column of the table ``finding`` that has places by the names that their tables use. A GPU may
 stand there as its counters name it."""
@@ -121,6 +122,8 @@ def _listed(
     ]
     left = len(places) - MAX_ROWS
     texts = [f"And {left:,} more, with fewer."] if left > 0 else []
+    if not places:
+        texts.append(f"No run of these weeks says which {_PLURALS[kind]} it used.")
     unpaged = sum(bool(p.bad) for p in places) - sum(k == kind for k, _ in page_of)
     if unpaged > 0:
         texts.append(
@@ -131,7 +134,7 @@ def _listed(
         "name": kind,
         "title": title,
         "texts": texts,
-        "columns": [*columns, ("Rules", ""), ("Last", "day")],
+        "columns": [*columns, ("Rules", "text"), ("Last", "day")],
         "rows": rows,
     }
     return page(title, known.night, [section])
@@ -141,7 +144,7 @@ _RUN_COLUMNS = (
     ("Date", "day"),
     ("Run", "name"),
     ("Job", "name"),
-    ("Rules", ""),
+    ("Rules", "text"),
     ("Finding", "text"),
     ("GPU-hours a day", "n"),
 )

@@ -173,7 +173,11 @@ def _index(
 
     night = known.night
     parts = [
-        {"date": p["date"], "cause": p["rule"] or p["part"], "gpu_hours_per_day": hours}
+        {
+            "date": p["date"],
+            "cause": summary.cause_words(p["rule"] or p["part"]),
+            "gpu_hours_per_day": hours,
+        }
         for p in budget
         if p["part"] != "floor" and (hours := p["gpu_hours_per_day"]) > 0
     ]
@@ -215,7 +219,7 @@ def _index(
             {
                 "name": "families",
                 "title": "Families of jobs",
-                "columns": [*columns, ("Slower", ""), ("Last run", "day")],
+                "columns": [*columns, ("Slower", "text"), ("Last run", "day")],
                 "rows": rows,
             },
         ],

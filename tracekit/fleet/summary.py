@@ -72,6 +72,12 @@ def told(night: Night) -> list[Told]:
 
 
 _NOTHING = "Nothing got slower, and no host, GPU, port or rack stands out."
+_NO_RUN = "No run of this date is in the tables: nothing can be said of it."
+
+
+def _silence(night: Night) -> str:
+    """What is said where there is nothing to tell."""
+    return _NOTHING if night.quality.jobs_count else _NO_RUN
 
 
 def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
@@ -84,7 +90,7 @@ def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
             report = links.report(one.run) or _no_page(links, one.run)
             parts.append(f"{'':<10}Report of {safe(one.run)}: {report}")
     if not said:
-        parts.append(_NOTHING)
+        parts.append(_silence(night))
     parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
     parts += [f"{'LOGGED':<10}{line}" for line in logged_lines(night)]
     parts += [f"{'DATA':<10}{line}" for line in data_lines(night)]
@@ -115,7 +121,7 @@ def to_markdown(night: Night, links: Links | None = None) -> str:
             line += f" Report of {f'[{name}](<{page}>)' if page else f'{name}: {missing}'}."
         lines.append(line)
     if not said:
-        lines.append(_NOTHING)
+        lines.append(_silence(night))
     lines += [f"- lost: {escaped(line)}" for line in _losses(night)]
     lines += [f"- logged: {escaped(line)}" for line in logged_lines(night)]
     lines += [f"- data: {escaped(line)}" for line in data_lines(night)]
@@ -142,7 +148,7 @@ def to_json(night: Night, links: Links | None = None) -> str:
 def sentences(night: Night) -> list[str]:
     """What got slower and who stands out, a sentence or two each; or that nothing does."""
     said = [f"{'New' if one.is_new else 'Standing'}: {one.text}" for one in told(night)]
-    return said or [_NOTHING]
+    return said or [_silence(night)]
 
 
 def family_sentence(change: FamilyChange) -> str:

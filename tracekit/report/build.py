@@ -125,8 +125,12 @@ def _weighed(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
 
 
 def in_order(findings: Iterable[Finding], verdict_finding: str | None) -> list[Finding]:
-    """Hangs first, then the verdict's finding, severity, impact (unknown last), id."""
-    return sorted(ordered(findings, verdict_finding), key=lambda f: not rule(f.rule).is_hang)
+    """Hangs that nothing explains first, then the verdict's finding, severity, impact (unknown
+    last), id."""
+    return sorted(
+        ordered(findings, verdict_finding),
+        key=lambda f: not rule(f.rule).is_hang or bool(f.explained_by),
+    )
 
 
 def _run(rules: Iterable[Rule], facts: Facts) -> tuple[list[Finding], list[NotChecked], list[str]]:

@@ -92,6 +92,11 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
             return theirs < set(facts.steps.ranks)
         case "ranks":
             return ranks <= theirs
+        case "named ranks":
+            suspected = set(symptom.candidates.ranks)
+            is_as_grave = cause.severity.weight >= symptom.severity.weight
+            is_there = ranks <= theirs and (not suspected or bool(theirs & suspected))
+            return bool(theirs) and is_as_grave and is_there
         case "ranks and steps":
             if "lateness of its group" in effects:
                 theirs = theirs or set(cause.candidates.ranks)

@@ -47,7 +47,7 @@ def judge(
     they hold is not known, so nothing is inherent. Nor is waiting where a part of the traces is
     missing and calls could not be matched without it.
     """
-    hang = next((f for f in findings if _is_hang(f)), None)
+    hang = next((f for f in findings if _is_hang(f) and not f.explained_by), None)
     if hang is not None:
         return Judgement(Verdict(kind="hang", finding=hang.id, sentence=hang.summary))
     cause = next((f for f in ordered(findings) if _is_cause(f)), None)

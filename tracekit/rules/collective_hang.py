@@ -238,4 +238,6 @@ RULE = Rule(
     evaluate=evaluate,
     is_hang=True,
     reads_other_files=True,
+    symptom_of=("a lost member",),
+    same="named ranks",
 )

@@ -10,7 +10,8 @@ How it shows
     Where no such range is recorded: a rank that is late by its own doing (as for late-rank) and
     spends half of that or more in a range that is for input by its name, beyond its peers.
     Without traces: in the training log, where the program prints how long a step waited for its
-    data beside how long it took (query logged_input).
+    data beside how long it took (query logged_input); where several ranks do, by which of them
+    waits longer than its peers in the same step (query logged_rank_input).
 
 Why it hurts
     Every other rank waits for the batch in its next collective. The waiting shows there as
@@ -26,7 +27,8 @@ When this is wrong
     collective anyway costs nothing and is not reported. A loop that fetches on another thread
     shows no waiting here at all. Profiling Python stacks slows the fetch itself. A log states the
     wait of the rank that prints, and its GPU may have been busy meanwhile: the share is what a
-    faster loader saves at most.
+    faster loader saves at most. Logs of several ranks do not show whether the others waited for
+    the late one: where it is late in most steps, they may have been busy for as long.
 
 Source
     Diagnosis D8: start-of-step gap of 3 % of the step or more, GPU idle, no collective pending.
@@ -61,6 +63,13 @@ class DataloaderStallThresholds(StallThresholds, LatenessThresholds, ExcessThres
     min_logged_steps_count: int = threshold(
         20, "steps that a log's waits are of: the first ones wait for any loader to begin"
     )
+    min_logged_held_ratio: float = threshold(
+        0.5,
+        "of what logs of several ranks show as lost: who is late in less of it is late by turns",
+    )
+    max_logged_hits_ratio: float = threshold(
+        0.5, "of the steps: the others show how long one is without such a wait; beyond, a bound"
+    )
     min_begins_ratio: float = threshold(
         0.5, "of all waiting: in the first steps of epochs, it is the workers' beginning"
     )
@@ -93,13 +102,16 @@ BY_NAME = dict.fromkeys(
     (*QUERIES, EXCESS, HIDDEN_QUERY, LOST_QUERY), "which rank is late in a range for input"
 )
 LOGGED = "logged_input"
+BY_RANK = "logged_rank_input"
 
 
 def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
     """The ranks whose waiting for input delays the job."""
     outcome = evaluate_stalls(facts, limits, TEXT)
     if not facts.ranks:
-        return _by_log(facts, limits) or outcome
+        if BY_RANK in facts.unavailable:
+            return outcome  # one rank's log would speak for a rank that it does not tell of
+        return _by_logs(facts, limits) or _by_log(facts, limits) or outcome
     if outcome.findings or facts.hidden_ranks or facts.job.lost_ranks:
         return outcome
     if facts.is_window or not facts.unavailable.keys().isdisjoint(BY_NAME):
@@ -133,6 +145,59 @@ def _by_name(
         confirm=TEXT.confirm,
         remedy=TEXT.remedy,
     )
+
+
+def _by_logs(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome | None:
+    """What the logs of several ranks say of who waits; None where nobody does more than others."""
+    rows = facts.of(BY_RANK)
+    if not rows or max(row["steps_count"] for row in rows) < limits.min_logged_steps_count:
+        return None
+    job = rows[0]
+    lost = job["lost_ns"] / job["step_ns"]
+    if lost < limits.min_step_ratio or job["lost_steps_count"] < limits.episodes_count:
+        return None
+    late = [row for row in rows if row["hit_steps_count"]]
+    held = [row for row in late if row["held_ratio"] >= limits.min_logged_held_ratio]
+    ranks = sorted(row["rank"] for row in held or late)
+    worst = max(held or late, key=lambda row: (row["longest_wait_ns"], -row["rank"]))
+    who = ranks_phrase(ranks, (row["rank"] for row in rows))
+    waits = "waits" if len(ranks) == 1 else "wait" if held else "wait by turns"
+    steps = max(row["steps_count"] for row in rows)
+    often = f"in {job['lost_steps_count']:,} of {steps:,} steps"
+    at_most = "up to " if job["lost_steps_count"] >= limits.max_logged_hits_ratio * steps else ""
+    found = facts.finding(
+        Scope(ranks=tuple(ranks) if held else ()),
+        f"{who} {waits} for input {often}, by their logs: up to "
+        f"{seconds(worst['longest_wait_ns'] / 1e9)}, the median rank "
+        f"{seconds(worst['usual_wait_ns'] / 1e9)}. The job loses {at_most}"
+        f"{seconds(job['lost_ns'] / 1e9)} of a step of {seconds(job['step_ns'] / 1e9)} by it: "
+        f"{at_most}{share(lost)} of its time.",
+        (
+            Evidence(
+                "share of the step that the job loses to ranks that wait longer for input",
+                lost,
+                "ratio",
+                threshold=limits.min_step_ratio,
+                query=BY_RANK,
+            ),
+            Evidence(
+                "longest wait for input",
+                worst["longest_wait_ns"] / 1e9,
+                "s",
+                query=BY_RANK,
+                rows=facts.places(held or late, unit="line "),
+            ),
+        ),
+        by=["log", "peers"],
+        basis="what ranks measure of themselves, in the same steps; whether the others were busy "
+        "meanwhile is not known",
+        least=severity_of(lost),
+        cap=Severity.MAJOR,
+        confirm=TEXT.confirm,
+        remedy=TEXT.remedy,
+        next_capture=(TEXT.capture,),
+    )
+    return RuleOutcome(findings=(found,))
 
 
 def _by_log(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome | None:
@@ -194,7 +259,11 @@ RULE = Rule(
     owner="data",
     thresholds=DataloaderStallThresholds(),
     queries=("step_breakdown", TEXT.query),
-    optional={**BY_NAME, LOGGED: "what the training log says of waiting for input"},
+    optional={
+        **BY_NAME,
+        LOGGED: "what the training log says of waiting for input",
+        BY_RANK: "which rank waits longer for input than its peers, by their logs",
+    },
     evaluate=evaluate,
     judges_windows=True,
     needs=TEXT.needs,

@@ -49,6 +49,7 @@ Effect = Literal[
     "slow host",  # what a rank does on its host takes longer, or stands still
     "slow saves",  # a checkpoint takes long to write
     "late input",  # the loader hands batches over late
+    "a lost member",  # a process is gone that others call a collective with
     "unfed GPUs",  # kernels are launched too slowly
     "idle stages",  # other stages of the pipeline stand idle
     "latency",  # small messages wait as if each took long
@@ -62,10 +63,13 @@ Effect = Literal[
 ]
 """What a fault makes, by which another rule may see it: a new rule names what it makes, and stands
 in no list of another."""
-Sameness = Literal["job", "some ranks", "ranks", "ranks and steps", "devices", "hosts"]
+Sameness = Literal[
+    "job", "some ranks", "ranks", "named ranks", "ranks and steps", "devices", "hosts"
+]
 """Where a cause must sit to explain a symptom: anywhere; on some ranks, not on all (what holds up
-everybody makes nobody wait for another); on all ranks of the symptom; there, at the same time; on
-one of its devices; on all its hosts, and not on all of the job."""
+everybody makes nobody wait for another); on all ranks of the symptom; there, where the cause names
+ranks, is as grave, and the symptom suspects no others; there, at the same time; on one of its
+devices; on all its hosts, and not on all of the job."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,8 @@ class Rule:
 
     def configured(self, overrides: Mapping[str, object]) -> Rule:
         """The rule with some thresholds replaced; UsageError for one that it does not have."""
+        if not overrides:
+            return self
         return replace(self, thresholds=self.thresholds.replaced(f"rule {self.name}", overrides))
 
     @property

@@ -6,6 +6,7 @@ What it means
 How it shows
     Of the processes that a launch's logs tell of, one ended on its own: by an exception that is no
     loss of a peer, by a signal that its launcher did not send, or with an exit code of its own.
+    Who aborts because its watchdog of collectives timed out waited for another.
     Where several did, the one that its launcher saw first. Where none did, what the scheduler
     says of it: its time limit, a node that failed, memory that ran out, somebody's word.
 
@@ -371,4 +372,5 @@ RULE = Rule(
     evaluate=evaluate,
     needs=NEEDS,
     topic="the job's history",
+    explains=("a lost member",),
 )

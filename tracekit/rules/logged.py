@@ -70,9 +70,11 @@ def beside(row: Row) -> str:
         for name, single, many in _BETWEEN_STEPS
         if row[name]
     ]
-    if not told:
-        return ""
-    return f"; the log has {' and '.join(told)}{' of them' if times else ' there'}"
+    has = f"; the log has {' and '.join(told)}{' of them' if times else ' there'}" if told else ""
+    if not row["inputs_count"]:
+        return has
+    waits = f"{row['inputs_count']} of them wait" if times else "it waits"
+    return f"{has}; {waits} for input half of the time or more, by the log"
 
 
 def growth(row: Row) -> str:

@@ -21,6 +21,7 @@ QUERIES = ("watchdog", "flight_calls")
 HANG_QUERIES = (
     *QUERIES, "last_calls", "enqueued_calls", "open_calls", "ras_growth", "nccl_signals",
 )  # fmt: skip
+FLIGHT_CAPTURE = "TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})
 """Operations whose members may rightly give different sizes."""
 
@@ -61,7 +62,7 @@ def has_evidence(facts: Facts) -> bool:
 
 def hang(facts: Facts, min_silence_ns: int) -> Logged | None:
     """The hang that started it, at most one: Flight Recorder knows more than the watchdog."""
-    return _flight(facts) or _watchdog(facts, min_silence_ns)
+    return _flight(facts) or _watchdog(facts, min_silence_ns) or _told(facts)
 
 
 def mismatch(facts: Facts) -> Logged | None:
@@ -160,9 +161,13 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
         k: int(r["last_enqueued"])
         for r in facts.of("watchdog")
         if r["last_enqueued"] is not None and _is_same(r["group_name"], group)
+        # A call whose group no line names may be of any: the job's own count tells nothing of it.
+        and (group is not None or r["group_name"] is None)
         and (k := _rank(r)) is not None
     }  # fmt: skip
     behind = sorted(r for r, last in enqueued.items() if last < sequence)
+    # Also a rank that the others' watchdogs were quicker than: it asked for the call, and waits.
+    waiting = sorted({*waiting, *_in_call(facts, group, sequence)})
     also = sorted({k for r in facts.of("watchdog") if (k := _rank(r)) is not None})
     world = facts.job.world_size or _size_of_largest(facts)
     listed = next((r["members"] for r in rows if r["members"]), None)
@@ -195,6 +200,52 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
         return None
     return Logged(finding, frozenset(waiting), frozenset(behind or silent), members=members,
                   is_world=is_world, is_global=is_global, is_whole=is_whole)  # fmt: skip
+
+
+def _in_call(facts: Facts, group: str | None, sequence: int) -> set[int]:
+    """The ranks that asked for a call of a group and have not done it, by their own counts."""
+    if group is None:
+        return set()
+    rows = [
+        r for r in facts.of("watchdog")
+        if r["last_enqueued"] is not None and r["last_completed"] is not None
+        and _is_same(r["group_name"], group)
+        and int(r["last_completed"]) < sequence <= int(r["last_enqueued"])
+    ]  # fmt: skip
+    return {k for r in rows if (k := _rank(r)) is not None}
+
+
+def _told(facts: Facts) -> Logged | None:
+    """That a collective timed out, where no line says which."""
+    rows = [r for r in facts.of("watchdog") if r["code"] == "watchdog-told"]
+    ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
+    if not ranks:
+        return None
+    confirm, remedy = _next(is_known=False, is_whole=False)
+    finding = facts.finding(
+        facts.scope([], []),
+        f"{_who(ranks)} ended because a collective timed out; which one, and who did not join it, "
+        "these lines do not tell.",
+        (
+            Evidence(
+                "ranks that say so",
+                float(len(ranks)),
+                "count",
+                query="watchdog",
+                rows=facts.places(rows, unit="line "),
+            ),
+        ),
+        by=["log"],
+        basis="the watchdog of the ranks, without the call that timed out",
+        least=Severity.CRITICAL,
+        place="all",
+        owner="platform",
+        keys=(),
+        confirm=(confirm,),
+        remedy=(remedy,),
+        next_capture=(FLIGHT_CAPTURE,),
+    )
+    return Logged(finding, frozenset(), is_global=False)
 
 
 def _called_less(
@@ -358,7 +409,7 @@ def _hang(
         candidates=candidates,
         confirm=(confirm,),
         remedy=(remedy,),
-        next_capture=("TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",),
+        next_capture=(FLIGHT_CAPTURE,),
     )
 
 

@@ -61,6 +61,7 @@ _WHAT = {
     "evaluations_count": "an evaluation",
     "checkpoints_count": "a saved checkpoint",
     "collections_count": "a collection of garbage",
+    "inputs_count": "a wait for input",
     "epochs_count": "the turn of an epoch",
 }
 _EPOCH_ACT = "keep the loader's workers and their cache over epochs (persistent_workers=True)"
@@ -68,6 +69,7 @@ _ACTS = {
     "evaluations_count": "evaluate less often, on fewer batches, or elsewhere from a checkpoint",
     "checkpoints_count": "save checkpoints asynchronously, sharded, to a local disk first",
     "collections_count": "collect garbage less often, on all ranks in the same step",
+    "inputs_count": "the loader cannot keep up: more workers, a deeper prefetch, faster storage",
     "epochs_count": _EPOCH_ACT,
 }
 _UNKNOWN_ACT = "checkpoints: asynchronous, sharded, to a local disk first; evaluations: fewer"
@@ -111,7 +113,10 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
                     Evidence("their distance", period, "steps", query=EPISODES_QUERY),
                     *(
                         Evidence(
-                            f"with {what} before them", row[name], "stalls", query=EPISODES_QUERY
+                            f"with {what} {'in' if name == 'inputs_count' else 'before'} them",
+                            row[name],
+                            "stalls",
+                            query=EPISODES_QUERY,
                         )
                         for name, what in _WHAT.items()
                         if row[name]

@@ -21,6 +21,7 @@ from tracekit.runs.execute import (
     sweep_dead_work,
     work_folder,
 )
+from tracekit.runs.heads import refuse_mixed
 from tracekit.runs.keys import (
     derive_version,
     digests_of,
@@ -122,6 +123,8 @@ def ingest(
         files, job = gather(paths, job_paths, run)
     else:
         files, job = [], described(job_paths)
+    if previous is None and attempt is None and not _places(job):
+        refuse_mixed(files)
     options = IngestOptions(stacks=stacks)
     until = None if budget_s is None else time.monotonic() + READING_SHARE * budget_s
     remote = None if cluster is None else _Remote(cluster, run, via)
@@ -303,6 +306,11 @@ def _ingest_once(
     if derived:
         shutil.rmtree(run / Path(derived[0].path).parent, ignore_errors=True)
     return None
+
+
+def _places(job: JobDescription | None) -> bool:
+    """Whether it says which attempt some source is of."""
+    return job is not None and any(entry.attempt is not None for entry in job.source)
 
 
 def _is_foreign(path: Path) -> bool:

@@ -55,9 +55,8 @@ def run_tasks(
     total = sum(task_bytes(t) for t in tasks)
     count = min(workers or available_cpus(), len(tasks))
     if elsewhere is None and (count <= 1 or total < plan.SMALL_INPUT_BYTES):
-        # One worker that was asked for is one core; left to us, it may use a second.
-        may_thread = workers is None and available_cpus() > 1
-        here = [replace(task, may_thread=may_thread) for task in tasks]
+        # One worker that was asked for is one core; left to us, it may use what there is.
+        here = [replace(task, threads_count=workers or available_cpus()) for task in tasks]
         return _run_here(here, total, progress)
     results: dict[str, Shard] = {}
     done = 0
@@ -197,7 +196,7 @@ def write_shard(
     """Ingest the task's sources into their shard, made ``within`` a folder. Runs in a worker."""
     from tracekit.ingest.base import IngestOptions
 
-    options = IngestOptions(stacks=task.stacks)
+    options = IngestOptions(stacks=task.stacks, threads_count=task.threads_count)
 
     def fill(writer: store.ShardWriter) -> dict[int, str]:
         readers: dict[int, str] = {}
@@ -210,7 +209,7 @@ def write_shard(
             store.warm()  # here, not in a worker: to derive, once all is parsed
         return readers
 
-    return _made(Path(task.run), task.shard, fill, may_thread=task.may_thread, within=within)
+    return _made(Path(task.run), task.shard, fill, may_thread=task.threads_count > 1, within=within)
 
 
 def carry_shard(run: Path, carried: Carried) -> Shard:

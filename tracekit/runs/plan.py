@@ -60,8 +60,8 @@ class ShardTask:
     shard: str
     sources: tuple[tuple[SourceEntry, SourceFile], ...]
     stacks: bool
-    may_thread: bool = False
-    """Whether one worker has cores to spare for a helper thread."""
+    threads_count: int = 1
+    """Threads that the worker may take: more than one where it has cores to spare."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import InputError
 from tracekit.runs.keys import content_hash, exported_hash, hash_of, whole
-from tracekit.store.manifest import Manifest
+from tracekit.store.manifest import LAKE_MARK, Manifest
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import SourceFile
@@ -26,6 +26,12 @@ def gather(
     """
     from tracekit.ingest.files import expand
 
+    for path in paths:
+        if os.path.isfile(os.path.join(path, LAKE_MARK)):  # noqa: PTH113, PTH118  # may be a URI
+            raise InputError(
+                f"{path}: a lake of many runs, and no job's files",
+                hint=f"tracekit lake ls {path} names its runs; each is LAKE/runs/NAME",
+            )
     files: list[SourceFile] = []
     found_jobs: list[str] = []
     run_prefix = os.path.realpath(run) + os.sep if run is not None else None

@@ -18,7 +18,7 @@ TABLES = (
         col(
             "elapsed_ns",
             "BIGINT",
-            "Since the bar began, or the year where a date names none; whole seconds.",
+            "Since the bar or job began, or the year where a date names none; mostly whole s.",
         ),
         col("dur_ns", "BIGINT", "How long a step took, as stated; null where the line does not."),
         col("is_averaged", "BOOLEAN", "Whether dur_ns is the mean since the line before."),
@@ -96,6 +96,12 @@ TABLES = (
         ),
         col("checkpoints_count", "BIGINT", "The same of a checkpoint that is saved."),
         col("collections_count", "BIGINT", "The same of a collection of garbage."),
+        col(
+            "inputs_count",
+            "BIGINT",
+            "Of them those in which a rank waited for input half of the time or more, as its log "
+            "states; null as above.",
+        ),
         col("epochs_count", "BIGINT", "The same of the end or the beginning of an epoch."),
     ),
 )

@@ -131,7 +131,12 @@ TABLES = (
         col("gpus_count", "BIGINT", "GPUs whose readings vary."),
         col("steps_count", "BIGINT", "Boundaries between steps, less one."),
         col("strength_ratio", "DOUBLE", "Autocorrelation at the period and at twice it, the less."),
-        col("p_value", "DOUBLE", "How often noise of the same persistence repeats as strongly."),
+        col(
+            "p_value",
+            "DOUBLE",
+            "How often noise of the same persistence repeats as strongly; null where the strength "
+            "alone is too little.",
+        ),
     ),
     derived_table(
         "activity_step",

@@ -16,6 +16,8 @@ FORMAT = "tracekit-run"
 FORMAT_VERSION = 1
 
 MARK = "tracekit-run.json"
+LAKE_MARK = "tracekit-lake.json"
+"""In the folder of a lake, which holds many runs and is none."""
 """In the folder of every run, written before anything else: what lies in it is no raw file."""
 
 _CHECK = '\n "crc32": {},'

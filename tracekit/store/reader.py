@@ -6,7 +6,7 @@ import contextlib
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +46,12 @@ memory, where it takes some 35 times as many: each query would plan and open its
 query alone reads the few columns that it needs in less time."""
 
 
+_KEPT_OPTIMIZERS = """
+    'build_side_probe_side', 'cte_inlining', 'deliminator', 'expression_rewriter', 'filter_pullup',
+    'filter_pushdown', 'in_clause', 'limit_pushdown', 'top_n', 'unnest_rewriter', 'unused_columns'
+"""
+"""What makes a plan of few rows faster by more than it takes itself. Of the 35 others the order of
+joins takes most: named queries write theirs in an order that will do, a user's query may not."""
 _KIND = """
 SELECT if(table_type = 'VIEW', 'VIEW', 'TABLE') FROM information_schema.tables WHERE table_name = ?
 """
@@ -90,7 +96,7 @@ class Run:
     @property
     def is_small(self) -> bool:
         """Whether what many queries need of it is held in memory."""
-        return sum(f.file_bytes for f in self.manifest.files) <= IN_MEMORY_BYTES
+        return _is_small(self.manifest.files)
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
@@ -105,12 +111,33 @@ class Run:
         ``for_many``: many queries will read them, so a small run's are held in memory.
         """
         con, waiting, *_ = self._connected
-        kind = "TABLE" if for_many and self.is_small else "VIEW"
-        for name in list(waiting) if names is None else names:
-            select = waiting.pop(name, None)
-            if select is not None:
-                con.execute(f"CREATE {kind} {name} AS {select}")
+        asked = waiting if names is None else names
+        wanted = [name for name in dict.fromkeys(asked) if name in waiting]
+        if for_many and self.is_small and wanted:
+            with self.planned_briefly():
+                for name in wanted:
+                    con.execute(f"CREATE TABLE {name} AS {waiting.pop(name)}")
+        else:
+            for name in wanted:
+                con.execute(f"CREATE VIEW {name} AS {waiting.pop(name)}")
         return con
+
+    @contextlib.contextmanager
+    def planned_briefly(self) -> Iterator[None]:
+        """Within it, statements on a small run are planned with fewer optimizers: a fifth of the
+        time of a query of few rows. For named queries: see ``_KEPT_OPTIMIZERS``.
+
+        It holds for all connections to the run, so nothing else should ask meanwhile.
+        """
+        if not self.is_small:
+            yield
+            return
+        con = self._connected.con
+        leave_optimizers_out(con)
+        try:
+            yield
+        finally:
+            con.execute("RESET disabled_optimizers")
 
     def put(self, tables: Mapping[str, pa.Table]) -> None:
         """Let derived tables show these rows instead, which are of what is selected."""
@@ -248,6 +275,10 @@ def _spill(run: Path) -> Path:
     return work_path(run)
 
 
+def _is_small(files: Iterable[ShardFile]) -> bool:
+    return sum(f.file_bytes for f in files) <= IN_MEMORY_BYTES
+
+
 def _threads(files: Iterable[ShardFile]) -> int | None:
     return 1 if sum(f.file_bytes for f in files) < ONE_THREAD_BYTES else None
 
@@ -314,8 +345,20 @@ def plain_rows(
 
 
 def lock(con: duckdb.DuckDBPyConnection) -> None:
-    """No setting can be changed from here on."""
-    con.execute("SET lock_configuration = true")
+    """No setting can be changed from here on, but what ``Run.planned_briefly`` changes."""
+    con.execute("SET allowed_configs = ['disabled_optimizers']; SET lock_configuration = true")
+
+
+_left_out: list[str] = []
+"""What is left out, once this process has asked DuckDB, whose versions differ in what they have."""
+
+
+def leave_optimizers_out(con: duckdb.DuckDBPyConnection) -> None:
+    """Plan statements of few rows in less time from here on: all but ``_KEPT_OPTIMIZERS``."""
+    if not _left_out:
+        others = f"SELECT name FROM duckdb_optimizers() WHERE name NOT IN ({_KEPT_OPTIMIZERS})"
+        _left_out.append(",".join(name for (name,) in con.execute(others).fetchall()))
+    con.execute(f"SET disabled_optimizers = '{_left_out[0]}'")
 
 
 def open_physical(
@@ -337,6 +380,8 @@ def open_physical(
         memory_bytes=memory_bytes,
         spill=_spill(run),
     )
+    if _is_small(files):
+        leave_optimizers_out(con)
     wanted = {t.name for t in TABLES if t.kind == "source"} if tables is None else set(tables)
     stored = _read_parquet(by_table)
     for of in TABLES:

@@ -130,3 +130,32 @@ def test_the_recorded_run_of_eight_gpus_is_read_whole() -> None:
            if r["counter"] == "gpu_temperature" and r["nvml_index"] == 1]  # fmt: skip
     assert sum(own) / len(own) == pytest.approx(62.3, abs=0.05)
     assert sink.facts["time_basis"] == "epoch"
+
+
+def test_what_amd_smi_prints_is_in_percent_and_watts_without_saying_so() -> None:
+    """amd-smi metric --csv --watch 1; sizes and the clock of one of eight dies are left out."""
+    sink = ingest(
+        "timestamp,gpu,gfx_activity,umc_activity,mm_activity,socket_power,hotspot_temperature,"
+        "mem_temperature,gfx_0_clk,used_vram\n"
+        "1784592000,0,98,1,N/A,700,66,60,1980,150000\n"
+        "1784592000,1,1,45,N/A,140,41,40,130,283\n"
+    )
+    assert sorted(sink.rows("gpu_sample", "counter", "nvml_index", "value")) == [
+        ("gpu_temperature", 0, 66), ("gpu_temperature", 1, 41),
+        ("gpu_utilisation", 0, 0.98), ("gpu_utilisation", 1, 0.01),
+        ("memory_copy_utilisation", 0, 0.01), ("memory_copy_utilisation", 1, 0.45),
+        ("memory_temperature", 0, 60), ("memory_temperature", 1, 40),
+        ("power", 0, 700), ("power", 1, 140),
+    ]  # fmt: skip
+    assert sink.counters == {"column_not_read": 3}
+
+
+@pytest.mark.parametrize(
+    "days", [("21.07.2026 00:00:00", "21.07.2026 00:00:01"), ("7/21/2026 12:00:00 AM",) * 2]
+)
+def test_a_table_with_days_as_a_country_writes_them(days: tuple[str, str]) -> None:
+    one, other = days
+    sink = ingest(f"time;gpu;power_w\n{one};0;650,5\n{other};1;651,5\n")
+    assert sink.rows("gpu_sample", "value") == [650.5, 651.5]
+    assert sink.rows("gpu_sample", "time_ns")[0] == 1_784_592_000 * 10**9
+    assert set(sink.counters) == {"local_time"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from net_cases import golden, ingest, table
+from printed_numbers import balance, of_measures
 
 ETHTOOL = """\
 	Identifier                                : 0x11 (QSFP28)
@@ -61,6 +64,12 @@ def test_golden(text: str, wanted: str) -> None:
     documented = {"parsed_from_documentation": 1} if text.startswith("Ethernet") else {}
     assert sink.counters == {**documented, "no_value": 1}
     assert sink.facts["status"] == "ok"
+
+
+@pytest.mark.parametrize(("text", "found"), [(ETHTOOL, 5), (SONIC, 4)])
+def test_every_number_that_is_measured_is_a_row(text: str, found: int) -> None:
+    told = balance(of_measures(text), ingest(text, "optics", "ethtool-m_eth3.txt"))
+    assert (told.found, told.missing) == (found, Counter()), told
 
 
 def test_a_value_without_its_unit_is_named() -> None:

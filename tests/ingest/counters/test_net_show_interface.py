@@ -56,6 +56,42 @@ admin state is up, Dedicated Interface
     43 lost carrier  44 no carrier  45 babble  46 output discard
     47 Tx pause
 """
+IOS = """\
+sw1#show interfaces
+GigabitEthernet1/0/1 is up, line protocol is up (connected)
+  Hardware is Gigabit Ethernet, address is 0000.5e00.5301 (bia 0000.5e00.5301)
+  MTU 1500 bytes, BW 1000000 Kbit/sec, DLY 10 usec,
+     reliability 255/255, txload 1/255, rxload 1/255
+  Full-duplex, 1000Mb/s, media type is 10/100/1000BaseTX
+  Last input 00:00:00, output 00:00:01, output hang never
+  Input queue: 0/2000/25/26 (size/max/drops/flushes); Total output drops: 15
+  Output queue: 0/40 (size/max)
+  5 minute input rate 6000 bits/sec, 7 packets/sec
+  5 minute output rate 8000 bits/sec, 9 packets/sec
+     50 packets input, 600 bytes, 27 no buffer
+     Received 8 broadcasts (3 multicasts)
+     1 runts, 2 giants, 28 throttles
+     9 input errors, 10 CRC, 11 frame, 12 overrun, 13 ignored
+     29 watchdog, 4 multicast, 5 pause input
+     30 input packets with dribble condition detected
+     60 packets output, 700 bytes, 14 underruns
+     16 output errors, 17 collisions, 18 interface resets
+     31 unknown protocol drops
+     32 babbles, 19 late collision, 20 deferred
+     21 lost carrier, 22 no carrier, 33 pause output
+     23 output buffer failures, 24 output buffers swapped out
+"""
+XR = """\
+HundredGigE0/0/0/1 is up, line protocol is up
+  MTU 9214 bytes, BW 100000000 Kbit (Max: 100000000 Kbit)
+     50 packets input, 600 bytes, 1 total input drops
+     2 drops for unrecognized upper-level protocol
+     Received 3 broadcast packets, 4 multicast packets
+              5 runts, 6 giants, 7 throttles, 8 parity
+     9 input errors, 10 CRC, 11 frame, 12 overrun, 13 ignored, 14 abort
+     60 packets output, 700 bytes, 15 total output drops
+     16 output errors, 17 underruns, 18 applique, 19 resets
+"""
 
 
 def test_ports_of_eos() -> None:
@@ -138,6 +174,7 @@ GigabitEthernet0/1 is up, line protocol is up (connected)
     }
     assert counted == {
         "rx_packets": 50, "rx_bytes": 600, "rx_no_buffer": 7, "rx_broadcast_packets": 8,
+        "rx_ip_multicasts": 3,
         "rx_errors": 9, "rx_crc_errors": 10, "rx_frame_errors": 11, "rx_overruns": 12,
         "rx_ignored": 13, "tx_packets": 60, "tx_bytes": 700, "tx_underruns": 14,
     }  # fmt: skip
@@ -151,7 +188,23 @@ def test_a_port_without_counters_and_other_text_is_not_recognised() -> None:
     assert show_interface.sniff(b"the host is up\nand 4 packets input, it says\n", "a.txt") is None
 
 
-@pytest.mark.parametrize(("text", "found"), [(EOS, 23), (NXOS, 34)])
+@pytest.mark.parametrize(("text", "found"), [(EOS, 23), (NXOS, 34), (IOS, 32), (XR, 23)])
 def test_every_number_that_a_status_counts_is_a_row(text: str, found: int) -> None:
     told = balance(of_phrases(text), ingest(text, "show_interface", "leaf1-interfaces.txt"))
     assert (told.found, told.missing) == (found, Counter()), told
+
+
+def test_what_ios_dropped_stands_beside_its_queues_and_its_packets() -> None:
+    def dropped(text: str) -> dict[str, int]:
+        sink = ingest(text, "show_interface", "sw1.txt")
+        return {
+            r["counter"]: r["counted"] for r in sink.rows("net_sample") if "drop" in r["counter"]
+        }
+
+    assert dropped(IOS) == {
+        "rx_queue_drops": 25, "tx_dropped_packets": 15, "unknown_protocol_drops": 31,
+    }  # fmt: skip
+    assert dropped(XR) == {
+        "rx_dropped_packets": 1, "tx_dropped_packets": 15,
+        "drops_for_unrecognized_upper_level_protocol": 2,
+    }  # fmt: skip

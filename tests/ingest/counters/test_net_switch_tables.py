@@ -419,3 +419,5 @@ def test_queues_of_eos() -> None:
         """
     )
     assert sink.counters == {"bad_record": 1}
+    rows = [line.split()[4:] for line in text.splitlines() if " TC" in line]
+    assert Counter(sink.rows("net_sample", "counted")) == Counter(int(n) for r in rows for n in r)

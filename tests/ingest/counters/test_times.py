@@ -58,6 +58,41 @@ def test_without_a_zone_it_is_local() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "21.07.2026 12:00:01",  # German
+        "21.7.2026, 12:00:01,000",
+        "07/21/2026 12:00:01 PM",  # US
+        "7/21/2026, 12:00:01 PM",
+        "07/21/26 12:00:01",  # iostat -t in the C locale
+        "21/07/2026 12:00:01",  # British
+    ],
+)
+def test_a_day_that_can_be_no_month_says_which_is_which(text: str) -> None:
+    ns = times.parse(text)
+    assert ns == times.local_ns(text) == NOON_NS
+    assert isinstance(ns, times.Local)
+
+
+def test_half_days_of_a_countrys_dates_begin_at_twelve() -> None:
+    assert times.parse("7/21/2026 12:00:01 AM") == NOON_NS - 12 * 3600 * 10**9
+    assert times.parse("7/21/2026 1:00:01 PM") == NOON_NS + 3600 * 10**9
+    assert times.parse("7/21/2026 13:00:01 PM") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["07/08/2026 12:00:01", "21/21/2026 12:00:01", "31.02.2026 12:00:01", "7/21/2026"],
+)
+def test_a_day_that_may_be_a_month_is_no_time(text: str) -> None:
+    assert times.parse(text) is None and times.local_ns(text) is None
+
+
+def test_a_day_that_is_its_month_is_one_either_way() -> None:
+    assert times.parse("07/07/2026 12:00:01") == NOON_NS - 14 * 86_400 * 10**9
+
+
+@pytest.mark.parametrize(
     ("line", "is_stamp"),
     [
         ("=== Tue Jul 21 12:00:01 UTC 2026 ===", True),

@@ -149,6 +149,49 @@ def test_listed_groups_are_told_apart_by_who_waits_for_whom() -> None:
     assert places == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
+def test_what_is_another_group_s_cannot_be_a_rival_s() -> None:
+    """What rank 0 calls with rank 3 ends when rank 1 is called elsewhere, so it fits both; but the
+    calls of rank 1 are those of its group with rank 2, whose ends are closer by far."""
+    groups = [
+        listed(rank, members, f"{number}", "undefined")
+        for number, members in enumerate(([0, 3], [0, 1], [1, 2], [0, 1, 2, 3]))
+        for rank in members
+    ]
+    rows = []
+    for index in range(30):
+        # Ends after 20 ms, off by what repeats with another period for each rank.
+        for rank, scatter_us in ((0, 200), (3, 200), (1, 1), (2, 1)):
+            off = scatter_us / 1000 * ((index * (3 + 2 * rank) + rank) % 7) / 7
+            rows.append(call(rank, index, 40.0 * index, 40.0 * index + 20 + off, stream=7))
+    result = run(rows, 4, groups)
+    found = {tuple(g["ranks"]) for g in result["comm_group"].to_pylist() if g["ranks"]}
+    assert found == {(0, 3), (1, 2)}
+    assert len(instances(result)) == 60
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["default_pg", "undefined"], "undefined"),
+        (["default_pg", "mesh_dp"], "mesh_dp"),
+        (["default_pg", "mesh_dp", "mesh_tp"], None),
+        (["default_pg"], "default_pg"),
+    ],
+)
+def test_groups_of_the_same_members_do_not_compete(names: list[str], said: str | None) -> None:
+    """As DeepSpeed's own group beside that of all ranks: who waited for whom is the same. Its name
+    is said where only one of them has one."""
+    groups = [
+        listed(rank, [0, 1, 2], f"{number}", name)
+        for number, name in enumerate(names)
+        for rank in range(3)
+    ]
+    result = run(lockstep([0, 1, 2], 20), 3, groups)
+    assert len(instances(result)) == 20
+    (group,) = result["comm_group"].to_pylist()
+    assert (group["ranks"], group["description"]) == ([0, 1, 2], said)
+
+
 @pytest.mark.parametrize("is_world", [False, True])
 def test_calls_that_fit_all_ranks_too_are_of_the_one_dimension_that_can_be(is_world: bool) -> None:
     """Two shards of two ranks, replicated; ranks 0 and 1 come 20 ms late, side by side. What each

@@ -24,12 +24,23 @@ def test_no_notices_where_control_is_off_everywhere_accuse_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "odd"), [([9000, 1500, 9000], (1,)), ([9000, 9000, 9000], None), ([9000, 1500], None)]
+    ("sizes", "odd"),
+    [
+        ([9000, 1500, 9000], (1,)),
+        ([9000, 9000, 9000], None),
+        ([9000, 1500], None),
+        ([9000, 1500, 9000, None], (1,)),
+        ([9000, 1500, None], None),
+        ([None, None, None], None),
+    ],
 )
-def test_the_port_with_another_mtu_is_named(sizes: list[int], odd: tuple[int, ...] | None) -> None:
+def test_the_port_with_another_mtu_is_named(
+    sizes: list[int | None], odd: tuple[int, ...] | None
+) -> None:
+    """None: read, but not while the job ran."""
     rows = [port(f"p{i}", "tx_bytes", 1.0) for i in range(len(sizes))]
     levels = [
-        {"node": "sw", "port": f"p{i}", "counter": "mtu", "last_value": float(size)}
+        {"node": "sw", "port": f"p{i}", "counter": "mtu", "last_value": size}
         for i, size in enumerate(sizes)
     ]
     facts = Facts(rows={"port_counters": rows, "port_levels": levels})

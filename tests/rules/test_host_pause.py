@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from late_jobs import MS, MakeJob, late_job, late_step, part
 
-from excess_rules import MORE, PAUSE, PAUSED, SLOWER, facts_of
+from excess_rules import LATE, MORE, PAUSE, PAUSED, SLOWER, facts_of
 from tracekit.findings import Severity
 from tracekit.rules.base import RuleOutcome
 
@@ -46,6 +46,32 @@ def test_a_pause_behind_a_step_s_last_call_lies_in_that_step(make_job: MakeJob) 
 )
 def test_what_is_no_pause(make_job: MakeJob, row: dict[str, Any]) -> None:
     assert PAUSE.run(facts_of(make_job, row)) == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    ("share_ratio", "peers", "ms", "is_named"),
+    [
+        (0.42, "job", 25, True),
+        (0.36, "job", 25, False),  # one and a half times an even share would be 0.375
+        (0.42, "stage", 25, False),
+        (0.42, "job", 12, False),
+        (0.42, None, 25, False),
+    ],
+    ids=["named", "too small a share", "other peers", "half", "nothing known"],
+)
+def test_a_stage_by_itself_that_stands_still_has_no_peers_and_is_named(
+    make_job: MakeJob, share_ratio: float, peers: str | None, ms: float, is_named: bool
+) -> None:
+    """Stages end one another's waiting, so it has less than half of all; no replay is believed."""
+    job = late_job(make_job, {2: 25})
+    for row in job.rows["straggler"]:
+        others = (1 - share_ratio) / 3
+        row |= {"peer_ratio": None, "compute_ratio": None, "slowdown_ratio": None}
+        row["lateness_ratio"] = share_ratio if row["rank"] == 2 else others
+    job.rows["excess"] = [part("pause", "between a and b", ms=ms) | {"peers": peers}] * bool(peers)
+    facts = job.facts()
+    assert LATE.run(facts) == RuleOutcome()
+    assert [f.scope.ranks for f in PAUSE.run(facts).findings] == ([(2,)] if is_named else [])
 
 
 def by_turns(make_job: MakeJob, ms: float, kind: str = "pause") -> Any:

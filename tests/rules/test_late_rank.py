@@ -188,6 +188,24 @@ def test_few_late_steps_that_are_alike_and_most_of_the_waiting_have_a_cause(
     assert [f.scope.ranks for f in found] == ([(2,)] if is_late else [])
 
 
+@pytest.mark.parametrize(
+    ("part_ms", "others", "is_late"),
+    [(50, 1, True), (60, 1, False), (20, 3, False)],
+    ids=["a tenth", "more", "more, in several"],
+)
+def test_a_capture_that_begins_in_the_midst_of_a_pause_hides_no_regular_one(
+    make_job: MakeJob, part_ms: float, others: int, is_late: bool
+) -> None:
+    """Of 500 ms in two steps that are alike, and a rest; a fifth of 40 steps would be eight."""
+    job = late_job(make_job, {2: 250}, steps=range(8, 9), steps_count=40)
+    job.rows["late_steps"].append(late_step(2, 15, 250))
+    job.rows["late_steps"] += [late_step(2, 1 + 2 * i, part_ms) for i in range(others)]
+    for row in job.rows["straggler"]:
+        row["lateness_ratio"] = 1.0 if row["rank"] == 2 else 0.0
+    found = LATE.run(job.facts()).findings
+    assert [f.scope.ranks for f in found] == ([(2,)] if is_late else [])
+
+
 def test_in_a_single_step_several_collectives_show_persistence(make_job: MakeJob) -> None:
     job = late_job(make_job, {2: 30}, steps_count=1)
     assert len(LATE.run(job.facts()).findings) == 1

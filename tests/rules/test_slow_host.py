@@ -22,6 +22,22 @@ def test_equal_kernels_and_a_long_own_time_are_a_slow_host(make_job: MakeJob) ->
     assert GPU.run(late_job(make_job, {2: 25}).facts()) == RuleOutcome()
 
 
+@pytest.mark.parametrize(
+    ("others", "is_named"),
+    [((1.0, 1.01, 0.99), True), ((0.6, 0.9, 1.2), False), ((0.8, 1.2), True)],
+    ids=["alike", "each another size", "too few to tell"],
+)
+def test_a_rank_among_peers_whose_own_times_lie_as_far_apart_is_no_slow_host(
+    make_job: MakeJob, others: Sequence[float], is_named: bool
+) -> None:
+    job = late_job(make_job, {len(others): 45}, ranks_count=len(others) + 1)
+    for row, ratio in zip(job.rows["straggler"], (*others, 1.5), strict=True):
+        row["peer_ratio"] = ratio
+    found = HOST.run(job.facts()).findings
+    assert [f.scope.ranks for f in found] == ([(len(others),)] if is_named else [])
+    assert [f.scope.ranks for f in LATE.run(job.facts()).findings] == [(len(others),)]
+
+
 def test_a_host_whose_ranks_are_all_late_is_one_finding(make_job: MakeJob) -> None:
     (finding,) = HOST.run(late_job(make_job, {2: 26, 3: 25}, ranks_count=8).facts()).findings
     assert finding.scope.ranks == (2, 3)

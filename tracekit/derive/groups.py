@@ -6,14 +6,15 @@ and type, and nobody may leave a synchronising operation before the last member 
 Groups that the traces list (``distributedInfo.pg_config``) are tried; without a list, the whole
 world is, and then groups that form by themselves. What fits two groups equally fits none, but for
 the group of all ranks, which every job has whether it is used or not: what fits it and the groups
-of one dimension alike is theirs, unless they end only when a rank outside has come.
+of one dimension alike is theirs, unless they end only when a rank outside has come. Groups of the
+same members do not compete: who called what with whom is the same, whichever of them it was.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ from tracekit.values import group_id
 
 if TYPE_CHECKING:
     from tracekit.derive.calls import Ints
+
+DEFAULT_GROUP = "default_pg"
+"""How PyTorch describes the group of all ranks."""
 
 CLEAR_RATIO = 0.5
 """A group fits a lane best if its ends scatter less than this share of the next best group's."""
@@ -134,7 +138,7 @@ def infer(
     for rank, own in pooled.items():
         if len(own) > 1:
             pooled[rank] = _as_elsewhere(calls, own, [x for x in shared if x.rank != rank])
-    listed = [g for g in groups if g.is_complete and len(g.ranks) > 1]
+    listed = _of_other_members([g for g in groups if g.is_complete and len(g.ranks) > 1])
     taken: set[int] = set()
     communicators = _of_listed(calls, pooled, listed, taken)
     is_listed = any(set(g.ranks) >= set(pooled) for g in listed)
@@ -145,6 +149,20 @@ def infer(
         lane for found_lanes in pooled.values() for lane in found_lanes if id(lane) not in taken
     ]
     return communicators + [_refused(lane, _why_not(pooled)) for lane in rest]
+
+
+def _of_other_members(listed: Sequence[Group]) -> list[Group]:
+    """One group for each set of members, under the name that it has beside the group of all ranks;
+    without a name where there are several."""
+    by_members: dict[frozenset[int], list[Group]] = defaultdict(list)
+    for group in listed:
+        by_members[frozenset(group.ranks)].append(group)
+    kept = []
+    for alike in by_members.values():
+        others = [g for g in alike if g.description != DEFAULT_GROUP] or alike
+        is_one = len({(g.name, g.description) for g in others}) == 1
+        kept.append(others[0] if is_one else replace(others[0], name=None, description=None))
+    return kept
 
 
 def _why_not(pooled: dict[int, list[Lane]]) -> str:
@@ -201,28 +219,43 @@ def _of_listed(
             guess = _guess(calls, group, lane, [pooled[r] for r in members[1:]])
             if guess is not None:
                 guesses.append(guess)
-    by_lane: dict[int, list[_Guess]] = defaultdict(list)
-    for guess in guesses:
-        for lane in guess.lanes.values():
-            by_lane[id(lane)].append(guess)
     communicators = []
-    for guess in guesses:
-        rivals = {
-            id(other): other
-            for lane in guess.lanes.values()
-            for other in by_lane[id(lane)]
-            if other is not guess
-        }
-        # A lone rival that fits less well is no rival; two that fit alike leave it open.
-        if all(guess.scatter_ns < CLEAR_RATIO * r.scatter_ns for r in rivals.values()):
-            taken |= {id(lane) for lane in guess.lanes.values()}
-            communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
+    for guess in _clear(guesses):
+        taken |= {id(lane) for lane in guess.lanes.values()}
+        communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
     done = {c.group_id for c in communicators}
     for guess in _rather_than_all(calls, guesses, set(pooled), done):
         if taken.isdisjoint(id(lane) for lane in guess.lanes.values()):
             taken |= {id(lane) for lane in guess.lanes.values()}
             communicators.append(_joined(guess.lanes, guess.group, "behaviour"))
     return communicators
+
+
+def _clear(guesses: Sequence[_Guess]) -> list[_Guess]:
+    """Guesses that fit clearly better than every other one of the same lanes. Lanes that are a
+    group's are no other's: so those that are left are asked again without them."""
+    found: list[_Guess] = []
+    while True:
+        by_lane: dict[int, list[_Guess]] = defaultdict(list)
+        for guess in guesses:
+            for lane in guess.lanes.values():
+                by_lane[id(lane)].append(guess)
+        # A lone rival that fits less well is no rival; two that fit alike leave it open.
+        clear = [
+            guess
+            for guess in guesses
+            if all(
+                guess.scatter_ns < CLEAR_RATIO * other.scatter_ns
+                for lane in guess.lanes.values()
+                for other in by_lane[id(lane)]
+                if other is not guess
+            )
+        ]
+        if not clear:
+            return found
+        found += clear
+        taken = {id(lane) for guess in clear for lane in guess.lanes.values()}
+        guesses = [g for g in guesses if taken.isdisjoint(id(x) for x in g.lanes.values())]
 
 
 def _rather_than_all(

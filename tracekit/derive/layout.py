@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.calls import NOBODY
-from tracekit.derive.groups import Communicator
+from tracekit.derive.groups import DEFAULT_GROUP, Communicator
 from tracekit.derive.infer import group_dimension, group_purpose
 from tracekit.derive.matching import Matched
 
@@ -69,7 +69,7 @@ def group_kinds(matched: Matched, sizes: Mapping[str, int] | None = None) -> dic
     kinds |= _like_siblings(matched, worlds, kinds)
     for group_id, communicator in worlds.items():
         group = communicator.group
-        if group is not None and (group.description == "default_pg" or group.name == "0"):
+        if group is not None and (group.description == DEFAULT_GROUP or group.name == "0"):
             kinds.setdefault(group_id, ("world", "name"))
     return kinds
 

@@ -9,7 +9,7 @@ here accuses: where no answer covers half of the delay there is none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -185,12 +185,17 @@ class Excess:
 
 
 def where_it_lies(
-    facts: Facts, rank: int, delay_ns: float, peers: Peers = "stage"
+    facts: Facts,
+    rank: int,
+    delay_ns: float,
+    peers: Peers = "stage",
+    kinds: Collection[str] | None = None,
 ) -> Excess | None:
     """Where a rank spends what it delays the others by; None where most of that is nowhere found.
 
     ``peers``: beside the ranks of its stage, or beside those of all stages. On the device if half
-    of the delay is there, else on the host. Waiting is never an excess.
+    of the delay is there, else on the host. Waiting is never an excess. ``kinds``: of rows, where
+    others are no excess either, as what another stage computes more by the layout.
     """
     limits = facts.limits(ExcessThresholds)
     rows = [
@@ -199,6 +204,7 @@ def where_it_lies(
         if row["rank"] == rank
         and row["peers"] == peers
         and row["kind"] != "wait"
+        and (kinds is None or row["kind"] in kinds)
         and row["excess_ns"] is not None
         and float(row["excess_ns"]) > limits.min_excess_mads * float(row["spread_ns"])
     ]

@@ -48,7 +48,9 @@ def evaluate(facts: Facts, limits: FabricMisconfiguredThresholds) -> RuleOutcome
     sizes = [
         (by_link[r["node"], r["port"]], r)
         for r in facts.of("port_levels")
-        if r["counter"] == "mtu" and (r["node"], r["port"]) in by_link
+        if r["counter"] == "mtu"
+        and r["last_value"] is not None  # read while the job ran
+        and (r["node"], r["port"]) in by_link
     ]
     notices = any(p.of(["rp_cnp_handled", "rp_cnp_ignored", "np_cnp_sent"]) for p in ports)
     if not sizes and not notices:

@@ -7,8 +7,10 @@ How it shows
     The rank enters collectives last by its own doing (as for late-rank), and half or more of that
     delay are stretches without operator, call or range, a hundredth of a step or longer, that its
     peers do not have in the same steps. The finding says between which events they lie, how long
-    they are and in which steps. Or no rank is later than the others over the whole window, but in
-    many steps one or another stands still so: then all of these are named together.
+    they are and in which steps. A stage of a pipeline that is one rank has no peers: it is named
+    where no other rank has such stretches, which then stands in for peers and replay. Or no rank
+    is later than the others over the whole window, but in many steps one or another stands still
+    so: then all of these are named together.
 
 Why it hurts
     All ranks wait until it goes on.
@@ -37,7 +39,7 @@ from collections import defaultdict
 from tracekit.findings import Evidence, Finding
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
-from tracekit.rules.excess import Excess, ExcessThresholds, passing_pauses, where_it_lies
+from tracekit.rules.excess import Excess, ExcessThresholds, Peers, passing_pauses, where_it_lies
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
 from tracekit.rules.lateness.price import price
@@ -74,18 +76,38 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
         return facts.lacking(*NO_STEPS)
-    slow = late_ranks(facts, limits)
+    slow = late_ranks(facts, limits, lambda rank, ns: _stands_still(facts, rank, ns, limits))
     if not slow:
         return RuleOutcome(findings=_by_turns(facts, limits))
     findings = []
     for late in slow:
-        excess = where_it_lies(facts, late.rank, delay_ns(late))
-        if excess is None or excess.nature != "pause" or excess.is_beside_training:
-            continue
-        pauses = [row for row in excess.rows if row["kind"] == "pause"]
-        if _total_ns(pauses) >= limits.min_pause_ratio * delay_ns(late):
-            findings.append(_finding(facts, limits, late, excess, pauses))
+        excess = _pause(facts, late.rank, delay_ns(late), limits, "stage")
+        if excess is None and late.peer_ratio is None:
+            excess = _pause(facts, late.rank, delay_ns(late), limits, "job")
+        if excess is not None:
+            findings.append(_finding(facts, limits, late, excess, _pauses(excess)))
     return RuleOutcome(findings=tuple(findings))
+
+
+def _pause(
+    facts: Facts, rank: int, delay_ns: float, limits: HostPauseThresholds, peers: Peers
+) -> Excess | None:
+    """What a rank spends beyond its peers, where most of its delay is nothing recorded."""
+    kinds = ("pause",) if peers == "job" else None  # what a stage computes more is its layout
+    excess = where_it_lies(facts, rank, delay_ns, peers, kinds)
+    if excess is None or excess.nature != "pause" or excess.is_beside_training:
+        return None
+    is_most = _total_ns(_pauses(excess)) >= limits.min_pause_ratio * delay_ns
+    return excess if is_most else None
+
+
+def _pauses(excess: Excess) -> list[Row]:
+    return [row for row in excess.rows if row["kind"] == "pause"]
+
+
+def _stands_still(facts: Facts, rank: int, delay_ns: float, limits: HostPauseThresholds) -> bool:
+    """Whether a rank that is a pipeline's stage by itself pauses as no other stage does."""
+    return _pause(facts, rank, delay_ns, limits, "job") is not None
 
 
 def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:

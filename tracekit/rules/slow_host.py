@@ -26,7 +26,8 @@ When this is wrong
     only slows that one. Work that differs by rank (logging on rank 0, evaluation) is the program's,
     not the host's; where the trace shows more calls, larger inputs, or time in a range beside the
     training (input, a checkpoint, logging), nobody is named here, nor where nothing is recorded
-    meanwhile (host-pause).
+    meanwhile (host-pause), nor where the other ranks' own times lie as far apart: then each has
+    work of another size, as where a causal mask is dealt out in order.
 
 Source
     Diagnosis D7 and 3.11: on a Megatron job two ranks had 2.4 times their peers' own time at equal
@@ -47,7 +48,7 @@ from tracekit.rules.excess import ExcessThresholds, Nature, where_it_lies
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import ABSENT_WAITS, QUERIES, SlowerThresholds
 from tracekit.rules.lateness.price import price
-from tracekit.rules.lateness.search import late_ranks, slower_ranks
+from tracekit.rules.lateness.search import late_ranks, scatter, slower_ranks
 from tracekit.rules.lateness.telling import (
     absent_note,
     matched_note,
@@ -221,6 +222,8 @@ def _is_slow(facts: Facts, late: LateRank, limits: SlowHostThresholds) -> bool:
         late.compute_ratio is None or late.compute_ratio >= limits.max_compute_ratio
     ):
         return False
+    if _is_within_scatter(facts, late, limits):
+        return False
     ratios = step_ratios_of(facts, late, "own")
     slow = sum(1 for r in ratios if r >= limits.min_peer_ratio)
     if not ratios or slow < limits.min_steps_ratio * len(ratios):
@@ -230,6 +233,20 @@ def _is_slow(facts: Facts, late: LateRank, limits: SlowHostThresholds) -> bool:
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     # A host that does more, that stands still, or that is busy beside the training is not slow.
     return excess is None or not (excess.is_beside_training or excess.nature in ELSEWHERE)
+
+
+def _is_within_scatter(facts: Facts, late: LateRank, limits: SlowHostThresholds) -> bool:
+    """Whether its peers' own times lie as far apart as its own does from theirs: then each has work
+    of another size, and the largest share is no slow host."""
+    others = [
+        float(row["peer_ratio"])
+        for row in facts.of("straggler")
+        if row["peer_ratio"] is not None and row["rank"] not in (late.rank, *late.together)
+    ]
+    if late.row["peer_ratio"] is None or len(others) < limits.min_rest_count:
+        return False
+    beyond = float(late.row["peer_ratio"]) - median(others)
+    return beyond <= limits.min_outlier_mads * scatter(others)
 
 
 def _explained_ns(facts: Facts) -> dict[int, float]:

@@ -50,9 +50,14 @@ class LatenessThresholds(ReplayThresholds):
     min_late_steps_count: int = threshold(2, "and so many: one step shows no persistence")
     min_alike_ratio: float = threshold(
         0.5,
-        "the least of its late steps' delays over the greatest: where nearly all waiting is for one"
+        "a late step's delay over the greatest, to be like it: where nearly all waiting is for one"
         " rank, a few late steps that are alike have one cause, accidents have lengths of their"
         " own",
+    )
+    min_alike_share_ratio: float = threshold(
+        0.9,
+        "of the delay of its late steps, in those that are alike: a capture may begin in the midst"
+        " of one",
     )
     min_outlier_mads: float = threshold(
         3.5,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean, median
 
@@ -15,8 +15,13 @@ from tracekit.rules.lateness.replayed import is_credible
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
 
+Standing = Callable[[int, float], bool]
+"""Whether a rank that delays a mean step by so many ns stands still by itself for most of it."""
 
-def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
+
+def late_ranks(
+    facts: Facts, limits: LatenessThresholds, standing: Standing | None = None
+) -> list[LateRank]:
     """Ranks that are late by their own doing, persistently and at a cost; the worst first.
 
     Each has a share of all waiting that noise does not give. Where a rank is far behind, even in
@@ -24,15 +29,19 @@ def late_ranks(facts: Facts, limits: LatenessThresholds) -> list[LateRank]:
     set aside, and the others are asked for their share of the rest. Stages of a pipeline wait for
     one another by the schedule, each for as long as its place asks; so a rank that all stages
     together hide is asked among those of its own.
+
+    ``standing`` is asked of a rank that has neither peers nor a replay, as where each stage of a
+    pipeline is one rank: that it stands still where no other does is a score as good as theirs.
     """
     steps = facts.steps
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
     if len(rows) < 2 or not len(steps) or steps.step_ns <= 0:
         return []
-    alone_late = _late_alone(facts, limits, rows, ())
+    alone_late = _late_alone(facts, limits, rows, (), standing=standing)
     late_beside = alone_late
     while late_beside and len(rows) - len(alone_late) >= limits.min_rest_count:
-        late_beside = _late_alone(facts, limits, rows, [late.rank for late in alone_late])
+        found = [late.rank for late in alone_late]
+        late_beside = _late_alone(facts, limits, rows, found, standing=standing)
         alone_late = alone_late + late_beside
     for stage in sorted({row["stage"] for row in rows.values()} - {None}):
         found = [late.rank for late in alone_late]
@@ -50,6 +59,7 @@ def _late_alone(
     rows: Mapping[int, Row],
     aside: Sequence[int],
     stage: int | None = None,
+    standing: Standing | None = None,
 ) -> list[LateRank]:
     """Ranks that are far behind the others, leaving ``aside`` those that are found already; with
     ``stage`` ranks of that stage that are far behind its others.
@@ -85,6 +95,8 @@ def _late_alone(
             None if peer is None else float(peer) >= limits.min_peer_ratio,
             None if what_if is None else what_if >= 1 + limits.min_cost_ratio,
         )
+        if scores == (True, None, None) and standing is not None:
+            scores = (True, standing(rank, cost_ns) or None, None)
         agreed = sum(score is True for score in scores)
         if agreed == 1 and (its_share < limits.min_lone_share_ratio or rank in halved):
             continue
@@ -358,11 +370,12 @@ def _is_alike(
     late: Sequence[StepKey],
     limits: LatenessThresholds,
 ) -> bool:
-    """Whether several steps are late by about as much."""
+    """Whether nearly all of its delay lies in several steps that are late by about as much."""
     lengths = [delays[key][rank] for key in late]
-    return len(lengths) >= limits.min_late_steps_count and min(
-        lengths
-    ) >= limits.min_alike_ratio * max(lengths)
+    alike = [ns for ns in lengths if ns >= limits.min_alike_ratio * max(lengths)]
+    return len(alike) >= limits.min_late_steps_count and sum(
+        alike
+    ) >= limits.min_alike_share_ratio * sum(lengths)
 
 
 def _is_persistent(

@@ -27,6 +27,15 @@ class Sample(NamedTuple):
 
 
 SAMPLES: tuple[Sample, ...] = (
+    Sample(
+        "net_capture",
+        "outputs of several commands",
+        "node-3.txt",
+        "=== ethtool -S eth0 ===\nNIC statistics:\n     rx_packets: 1234\n     rx_errors: 7\n"
+        "=== perfquery ===\n# Port counters: Lid 12 port 1 (CapMask: 0x5A00)\n"
+        "PortSelect:......................1\nSymbolErrorCounter:..............5\n",
+        3,
+    ),
     Sample("linux_net", "interface statistics", "ip.json", json.dumps([LINK], indent=1), 6),
     Sample("linux_net", "queue statistics", "tc.json", json.dumps([{"dev": "swp1", **QDISC}]), 2),
     Sample(

@@ -50,8 +50,8 @@ def test_exactly_one_ingestor_claims_it(sample: Sample) -> None:
     claims = [
         one.name for one in INGESTORS if one.sniff(sample.text.encode(), sample.name) is not None
     ]
-    # A log of anyone's is the last resort, asked when nobody else knows the text; outputs of several
-    # commands are those of each, too, and who reads them all is asked first.
+    # A log of anyone's is the last resort, asked when nobody else knows the text; outputs of
+    # several commands are those of each, too, and who reads them all is asked first.
     others = {"job_log", "nic", "infiniband"} if sample.family == "net_capture" else {"job_log"}
     assert [n for n in claims if n == sample.family or n not in others] == [sample.family]
     assert claims[0] == sample.family

@@ -284,8 +284,17 @@ def test_launches_alone_show_that_devices_stand_still(tmp_path: Path) -> None:
     assert "asked for work on the device that has not ended" in finding.summary
 
 
+def test_beside_traces_that_list_the_group_an_exports_ranges_tell_who_asked(tmp_path: Path) -> None:
+    """All ranks' one group stands under two names, which do not compete for its calls."""
+    rank = hung(tmp_path / "job", "mixed")
+    _, (finding,) = told(tmp_path / "job")
+    assert finding.scope.ranks == (rank,)
+    assert "never asked for the all_reduce" in finding.summary
+
+
 def test_a_rank_whose_trace_cannot_tell_is_not_accused(tmp_path: Path) -> None:
     hung(tmp_path / "job", "mixed")
+    without_ranges(tmp_path / "job")
     _, (finding,) = told(tmp_path / "job")
     assert finding.scope.ranks == ()
     assert "whose traces do not show it may not have joined" in finding.summary

@@ -337,7 +337,7 @@ WITH
                     start_ns + wait_ns - own_ns,
                     coalesce(
                         max(start_ns + wait_ns) OVER (
-                            PARTITION BY key, holder_rank ORDER BY start_ns + wait_ns, instance_id
+                            PARTITION BY key, holder_rank ORDER BY start_ns + wait_ns, instance_id, own_ns
                             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                         ),
                         start_ns
@@ -350,7 +350,8 @@ WITH
                     start_ns + wait_ns - own_ns,
                     coalesce(
                         max(start_ns + wait_ns) FILTER (is_second) OVER (
-                            PARTITION BY holder_key ORDER BY start_ns + wait_ns, instance_id, rank
+                            PARTITION BY holder_key
+                            ORDER BY start_ns + wait_ns, instance_id, rank, own_ns
                             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                         ),
                         start_ns

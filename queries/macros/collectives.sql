@@ -337,7 +337,8 @@ WITH
                     start_ns + wait_ns - own_ns,
                     coalesce(
                         max(start_ns + wait_ns) OVER (
-                            PARTITION BY key, holder_rank ORDER BY start_ns + wait_ns, instance_id, own_ns
+                            PARTITION BY key, holder_rank
+                            ORDER BY start_ns + wait_ns, instance_id, own_ns
                             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                         ),
                         start_ns

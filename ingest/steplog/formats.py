@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 _NUMBER = r"[-+\d.eE]+"
 PLAIN = "plain"
+_COUNT = r"\d{1,3}(?:,\d{3})+|\d+"
 _IS = r"[ \t]*[:=]?[ \t]*[\"']?"
 _STEP_TIME = (
     r"(?:(?:step|iter|iteration|batch)[_ ]?(?:time|duration)"
@@ -403,7 +404,7 @@ FORMATS: tuple[StepFormat, ...] = (
         ("loss", "Loss", "LOSS"),
         r"(?i)\b(?:(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:step|iter|iteration)s?\b[\"']?[ \t]*"
         r"[:=#]?[ \t]*\[?|batch(?:[ \t]|:)[ \t]*\[?)[ \t]*"
-        r"(?P<step>\d+)(?:[ \t]*/[ \t]*(?P<total>\d+))?(?:[^\d.]|\.\D|\.?$)",
+        rf"(?P<step>{_COUNT})(?:[ \t]*/[ \t]*(?P<total>{_COUNT}))?(?:[^\d.]|\.\D|\.?$)",
         "loops of one's own: a word for the step, its number, and a loss",
         fields=(
             ("epoch", r"(?i)\bepoch\b[\"']?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*(\d+)(?:[^\d.]|\.?$)"),

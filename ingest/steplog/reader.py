@@ -255,7 +255,7 @@ def _found(rows: pl.DataFrame, known: StepFormat, rank: int | None = None) -> pl
     if known.has_commas:
         steps = steps.with_columns(
             pl.col(name).str.replace_all(",", "", literal=True)
-            for name in (*FIELDS, "mfu_percent", "tflops", "dur_ms", "dur_s")
+            for name in (*FIELDS, "step", "total", "mfu_percent", "tflops", "dur_ms", "dur_s")
             if name in groups
         )
     if known.has_thousands:

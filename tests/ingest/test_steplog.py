@@ -288,6 +288,14 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "Step 10: loss=5.5 steps_per_sec=0.5 batch=32",
         {"step": 10, "dur_ns": 2_000_000_000},
     ),
+    "a loop with commas between thousands": (
+        "Step 1,250/10,000, loss 2.5, 1.25 s/it",
+        {"step": 1250, "total_steps_count": 10_000, "loss": 2.5, "dur_ns": 1_250_000_000},
+    ),
+    "a loop with a comma behind its step": (
+        "step 5, 100 samples, loss 2.5",
+        {"step": 5, "total_steps_count": None, "loss": 2.5},
+    ),
     "a loop with its pace": (
         "Iteration 125: loss=2.5, 1.25 s/it",
         {"step": 125, "dur_ns": 1_250_000_000},

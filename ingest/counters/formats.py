@@ -67,7 +67,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 8, "gpu_table", (
+    Family("gpu_csv", 9, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -218,13 +218,13 @@ FAMILIES: tuple[Family, ...] = (
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
     )),
-    Family("device_csv", 7, "device_table", (
+    Family("device_csv", 8, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     ), is_table=True),
-    Family("net_csv", 7, "net_table", (
+    Family("net_csv", 8, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     ), is_table=True),
-    Family("device_records", 4, "device_records", (
+    Family("device_records", 5, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
     ), is_table=True),
 )  # fmt: skip

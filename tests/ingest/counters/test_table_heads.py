@@ -42,7 +42,7 @@ def read(text: str, name: str = "x_node7.csv") -> MemorySink:
     return ingest(source_of(text.encode(), name), found.ingestor)
 
 
-def gpus(sink: MemorySink) -> list[tuple[int, str, float, float]]:
+def gpus(sink: MemorySink) -> list[tuple[object, ...]]:
     return sorted(
         (r["nvml_index"], r["counter"], r["time_ns"] / 1e9, pytest.approx(r["value"]))
         for r in sink.rows("gpu_sample")

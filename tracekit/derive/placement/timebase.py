@@ -63,7 +63,7 @@ def time_notes(sources: Sequence[Source]) -> list[str]:
     words = {
         LOCAL: (("has", "have"), "local times without a zone", "timezone"),
         TICKS: (("states", "state"), "no times", "start and interval"),
-        ELAPSED: (("counts", "count"), "its time from a beginning that it does not state", "start"),
+        ELAPSED: (("counts", "count"), "time from a beginning that is not stated", "start"),
     }
     notes = []
     for basis, paths in sorted(lost.items()):

@@ -24,13 +24,14 @@ def telemetry(folder: Path, stamp: Callable[[float], str], header: str) -> None:
     noise = random.Random(3)  # noqa: S311 - no secret
     for node in range(2):
         names = "ib0_tx_bytes_s,ib0_rx_bytes_s,gpu0_sm_active_pct,gpu1_sm_active_pct"
+        names += ",gpu0_nvlink_tx_bytes_s"  # of a link that carries nothing
         lines = [f"{header},{names}"]
         for reading in range(600):
             now = reading * 0.1 + 0.03 * node
             is_busy = now % PERIOD_S < 0.6 * PERIOD_S
             traffic = [(1e9 if is_busy else 2e10) + noise.gauss(0, 1e8) for _ in range(2)]
             shares = [(90 if is_busy else 20) + noise.gauss(0, 2) for _ in range(2)]
-            lines.append(",".join([stamp(now), *(f"{v:.1f}" for v in (*traffic, *shares))]))
+            lines.append(",".join([stamp(now), *(f"{v:.1f}" for v in (*traffic, *shares, 0))]))
         (folder / f"telemetry_node{node}.csv").write_text("\n".join(lines) + "\n")
 
 

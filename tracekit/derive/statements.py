@@ -362,10 +362,12 @@ def _folded(readings: Sequence[Readings], part: Part, node: str) -> Folded | Non
     if not counts.all():
         return None
     means = np.bincount(places, values, bins) / counts
+    if means.sum() <= 0:
+        return None  # ports that carry nothing
     total = float(((values - values.mean()) ** 2).sum())
     rest = float(((values - means[places]) ** 2).sum())
     ordered = np.sort(means)[::-1]
-    filled = np.cumsum(ordered) / max(ordered.sum(), 1e-9)
+    filled = np.cumsum(ordered) / ordered.sum()
     full = int(np.searchsorted(filled, MOST))
     before = float(filled[full - 1]) if full else 0.0
     most = (full + (MOST - before) / max(float(filled[full]) - before, 1e-9)) / bins

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tracekit.ingest.base import stated_host
-from tracekit.ingest.counters import fields, net_words, rdma_names
+from tracekit.ingest.counters import fields, net_words, open_units, rdma_names
 from tracekit.ingest.counters.device_samples import Column
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.host_words import HOST
@@ -77,8 +77,11 @@ def is_second(name: str) -> bool:
     return not _SENSORS.isdisjoint(re.split(r"[^a-z]+", name.lower())[1:])
 
 
-def column_of(at: int, name: str) -> Column | str:
-    """What a header names; else why it is not read."""
+def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
+    """What a header names; else why it is not read.
+
+    ``may_be_open``: whether a share, clock or memory of a GPU may lack its unit (``open_units``).
+    """
     if labelled := _LABELLED.fullmatch(name.strip()):
         return _of_metric(at, labelled[1], dict(_LABEL.findall(labelled[2])), name)
     plain = without_unit(name)
@@ -110,10 +113,13 @@ def column_of(at: int, name: str) -> Column | str:
     meaning = (
         queried or _gpu(words, unit, scale, name) if is_gpu else _port(words, unit, scale, name)
     )
+    is_open = meaning is None and is_gpu and may_be_open and unit is None
+    if is_open:
+        meaning = _gpu_of_any_unit(words, name)
     if meaning is None:
         return "nobody knows what it counts, or its unit does not fit"
     device = str(int(number)) if is_gpu else f"{kind}{'_' if kind == 'mlx5' else ''}{number}"
-    return Column(at, "gpu" if is_gpu else "port", device, meaning, name, node)
+    return Column(at, "gpu" if is_gpu else "port", device, meaning, name, node, is_open)
 
 
 def _whose(before: str) -> str | None:
@@ -171,6 +177,15 @@ def _gpu(words: Sequence[str], unit: str | None, scale: float, header: str) -> M
             if word.unit == unit or (unit is None and word.unit not in _SIZED):
                 return GPU.meaning(counter, scale, header[:80])
             return None
+    return None
+
+
+def _gpu_of_any_unit(words: Sequence[str], header: str) -> Meaning | None:
+    """A counter whose numbers may say their unit, as if they were in its own."""
+    for said in (words, [w for w in words if w not in _SENSORS and w not in _AROUND]):
+        counter = fields.counter_of_words(said)
+        if counter is not None and GPU[counter].unit in open_units.UNITS:
+            return GPU.meaning(counter, 1.0, header[:80])
     return None
 
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters import times
+from tracekit.ingest.counters import open_units, times
 from tracekit.ingest.counters.device_headers import column_of, is_second
-from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
+from tracekit.ingest.counters.device_samples import Column, Devices, tell_units, tell_unread
+from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
@@ -82,6 +83,8 @@ def read(source: SourceFile, sink: Sink) -> None:
         layout = layout_of(*(line.text for line in first))
         if layout is None:
             raise InputError(f"{source.path}: its first line names no counter of devices")
+        if any(column.is_open for column in layout.columns):
+            layout = _settled(layout, source, sink)
         for reason, names in layout.unread.items():
             tell_unread(sink, names, reason)
         devices = Devices(source, sink, reading, names_hosts=layout.host is not None)
@@ -95,6 +98,42 @@ def read(source: SourceFile, sink: Sink) -> None:
 def layout_of(*first: str) -> Layout | None:
     """The layout that the first lines of a table declare; None where it is no table of devices."""
     return next((found for head in heads(first) if (found := _of_head(head)) is not None), None)
+
+
+def _settled(layout: Layout, source: SourceFile, sink: Sink) -> Layout:
+    """The layout with a unit for each column that lacks it, by all numbers of the file.
+
+    What one counter of all devices reaches decides: one GPU of them may stand by.
+    """
+    of_counter: dict[str, open_units.Sizes] = defaultdict(open_units.Sizes)
+    open_columns = [column for column in layout.columns if column.is_open]
+    has_commas = layout.head.delimiter == ";"
+    with source.open() as stream:
+        for line in islice(lines(stream), layout.head.lines, None):
+            cells = cells_of(line.text, layout.head.delimiter)
+            if len(cells) != len(layout.head.names):
+                continue
+            for column in open_columns:
+                text = cells[column.at]
+                number = decimal(text.replace(",", ".") if has_commas else text)
+                if number is not None:
+                    of_counter[column.meaning.counter].add(number)
+    unread = {reason: list(names) for reason, names in layout.unread.items()}
+    columns: list[Column] = [column for column in layout.columns if not column.is_open]
+    said: dict[str, list[str]] = defaultdict(list)
+    for column in open_columns:
+        meaning = column.meaning
+        found = open_units.told(meaning.counter, meaning.unit or "", of_counter[meaning.counter])
+        if found is None:
+            unread.setdefault("neither its header nor its numbers say its unit", []).append(
+                column.header
+            )
+            continue
+        said[found.unit].append(column.header)
+        columns.append(column._replace(meaning=meaning._replace(scale=found.scale), is_open=False))
+    for unit, names in said.items():
+        tell_units(sink, names, unit)
+    return replace(layout, columns=tuple(sorted(columns)), unread=unread)
 
 
 def _of_head(head: Head) -> Layout | None:
@@ -118,6 +157,8 @@ def _of_head(head: Head) -> Layout | None:
         column = column_of(at, head.names[at])
         if isinstance(column, str) and (printed := head.printed(at)) != head.names[at]:
             column = column_of(at, printed)
+        if isinstance(column, str):
+            column = column_of(at, head.names[at], may_be_open=True)
         if isinstance(column, str):
             unread[column].append(head.shown[at])
         elif (key := column.key) in taken:

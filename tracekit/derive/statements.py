@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.derive.coherence import gridded, vertex
 from tracekit.derive.counter_period import CounterPeriod, Part
-from tracekit.derive.signals import Readings
+from tracekit.derive.signals import SIGNALS, Readings
 from tracekit.wording import plural, ranges, seconds, share
 
 if TYPE_CHECKING:
@@ -378,6 +378,13 @@ def _folded(readings: Sequence[Readings], part: Part, node: str) -> Folded | Non
     return Folded(float(values.mean()), most, explained, bursts, smeared)
 
 
+def _lag(part: Part, gpu: Readings) -> float | None:
+    """By how much a GPU is behind; where ports show the rhythm, by how much its node's are."""
+    if SIGNALS[part.row["counter"]].is_port:
+        return part.lag_of(gpu.node)
+    return part.lags.get(gpu.gpu)
+
+
 # --- copies, ports --------------------------------------------------------------------------------
 
 
@@ -393,9 +400,9 @@ def _offload(signals: Mapping[str, Sequence[Readings]], part: Part | None) -> li
             copies[reading.gpu].append(reading)
     shares, rates, which = [], [], []
     for gpu in signals.get("sm_active", ()):
-        if gpu.gpu not in part.lags or gpu.gpu not in copies:
+        lag = _lag(part, gpu)
+        if lag is None or gpu.gpu not in copies:
             continue
-        lag = part.lags[gpu.gpu]
         inside = ~np.isnan(_phases(gpu.times, part.starts + lag))
         if not inside.any():
             continue
@@ -553,7 +560,7 @@ def _turns_within(gpus: Sequence[Readings], part: Part, nodes: Sequence[str]) ->
     said = []
     interval = float(part.row["interval_ns"]) / 1e9
     for node in nodes:
-        here = [r for r in gpus if r.node == node and r.gpu in part.lags]
+        here = [r for r in gpus if r.node == node and _lag(part, r) is not None]
         lag = part.lag_of(node)
         if len(here) < 2 or lag is None:
             continue
@@ -602,7 +609,7 @@ def _turns(
     if offset[1] > period / 10:
         return []
     interval = float(part.row["interval_ns"]) / 1e9
-    of_nodes = [[r for r in gpus if r.node == node and r.gpu in part.lags] for node in nodes]
+    of_nodes = [[r for r in gpus if r.node == node and _lag(part, r) is not None] for node in nodes]
     if not all(of_nodes):
         return []
     shifts = (0.0, offset[0])

@@ -18,7 +18,7 @@ from tracekit.correction import Correction
 from tracekit.derive.counter_period import CounterPeriod, have_one_period, no_period, period_of
 from tracekit.derive.placement.timebase import ELAPSED, LOCAL
 from tracekit.derive.readings import Clocks
-from tracekit.derive.signals import MAX_POINTS, SIGNALS, Readings, ceiling, read
+from tracekit.derive.signals import ACTIVITIES, MAX_POINTS, SIGNALS, Readings, ceiling, read
 from tracekit.derive.stage import arrow
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ def activity_tables(
                 name = SIGNALS[chosen.row["counter"]].name
                 period.row["reason"] += f", in which {name} repeats {times} times"
                 chosen = period
+    if not signals.get("sm_active"):
+        other = next((c for c in ACTIVITIES if c not in SIGNALS and sampled.get(c)), None)
+        if other is not None:
+            readings, origin_ns = read(con, clocks, other, MAX_STATED)
+            shift = 0.0 if base_ns is None else (origin_ns - base_ns) / 1e9
+            signals[other] = [replace(r, times=r.times + shift) for r in readings]
     if not looked_at:
         if not any(c not in SIGNALS or not SIGNALS[c].is_port for c in sampled):
             return tables
@@ -92,7 +98,8 @@ def activity_tables(
             )
         ]
     # One answer a job: the counter that shows steps, else the first that could have.
-    chosen = chosen or looked_at[0]
+    varied = (period for period in looked_at if period.row["counter"] is not None)
+    chosen = chosen or next(varied, looked_at[0])
     row = chosen.row
     if row["verdict"] == "steps":
         row |= {"steps_count": max(0, len(chosen.starts) - 1)}

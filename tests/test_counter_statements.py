@@ -13,7 +13,7 @@ import telemetry
 import tracekit
 from soaks import soak
 from tracekit.derive.coherence import coherent, quick_size
-from tracekit.derive.counter_period import CounterPeriod, period_of
+from tracekit.derive.counter_period import CounterPeriod, Part, period_of
 from tracekit.derive.signals import Readings
 from tracekit.derive.statements import Statement, _clocks, statements
 

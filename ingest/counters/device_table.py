@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -31,10 +31,13 @@ from tracekit.ingest.counters.table import (
     cells_of,
     unit_of,
 )
-from tracekit.ingest.counters.table_heads import HEAD_LINES, Head, heads
+from tracekit.ingest.counters.table import column_of as column_in
+from tracekit.ingest.counters.table_heads import HEAD_LINES, Head, heads, plain_name
 from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "device_csv"
+ROLES = ("time", "host", *sorted(LABEL_WORDS))
+"""Parts of a table that job.toml may name beside its counters."""
 _INDEX_WORDS = ("", "unnamed: 0", "index")
 """Headers of the first column where a data frame was written with its index."""
 _SINCE_START = re.compile(
@@ -80,7 +83,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         first = list(islice(whole, HEAD_LINES))
         if not any(line.text.strip() for line in first):
             raise InputError(f"{source.path}: it holds no line")
-        layout = layout_of(*(line.text for line in first))
+        layout = layout_of(*(line.text for line in first), said=_said(source))
         if layout is None:
             raise InputError(f"{source.path}: its first line names no counter of devices")
         if any(column.is_open for column in layout.columns):
@@ -95,9 +98,49 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading.finish(devices.ports, streams.stream_problem(stream))
 
 
-def layout_of(*first: str) -> Layout | None:
-    """The layout that the first lines of a table declare; None where it is no table of devices."""
-    return next((found for head in heads(first) if (found := _of_head(head)) is not None), None)
+def recognise(source: SourceFile, head: bytes) -> Recognition:
+    """A file whose columns job.toml explains as those of devices."""
+    try:
+        first = head.decode("utf-8", "replace").split("\n", HEAD_LINES)[:HEAD_LINES]
+        layout = layout_of(*first, said=_said(source))
+    except InputError as error:
+        why = error.message.removeprefix(f"{source.path}: ")
+        return Recognition(KIND, why, KIND, status="unreadable")
+    if layout is None:
+        why = "its first lines and job.toml name no time and no counter of a device"
+        return Recognition(KIND, why, KIND, status="unreadable")
+    return Recognition(KIND, "a table of devices, as job.toml explains it", KIND)
+
+
+def _said(source: SourceFile) -> Callable[[Head], Head]:
+    """A head with the names that job.toml gives its columns.
+
+    InputError, with path, for a column that the file does not have.
+    """
+
+    def named(head: Head) -> Head:
+        names = list(head.names)
+        for key, text in source.columns:
+            at, unit = column_in(head.shown, text)
+            if at is None:
+                have = ", ".join(head.shown)
+                raise InputError(
+                    f"{source.path}: its header has no column {text[:80]!r}, which job.toml says "
+                    f"is {key}; it has {have[:300]}"
+                )
+            names[at] = f"{key} [{unit}]" if unit is not None else key
+        return head._replace(names=tuple(names))
+
+    return named
+
+
+def layout_of(*first: str, said: Callable[[Head], Head] = lambda head: head) -> Layout | None:
+    """The layout that the first lines of a table declare; None where it is no table of devices.
+
+    ``said`` gives a head other names.
+    """
+    found = (_of_head(said(head)) for head in heads(first))
+    return next((layout for layout in found if layout is not None), None)
 
 
 def _settled(layout: Layout, source: SourceFile, sink: Sink) -> Layout:
@@ -166,7 +209,8 @@ def _of_head(head: Head) -> Layout | None:
         else:
             taken.add(key)
             readable.append(column._replace(header=head.shown[at]))
-    if len(readable) < MIN_COLUMNS:
+    is_said = head.names != tuple(plain_name(name) for name in head.shown)
+    if len(readable) < (1 if is_said else MIN_COLUMNS):
         return None
     return Layout(head, time, host, tuple(sorted(readable)), labels, dict(unread), since)
 

@@ -124,7 +124,7 @@ def _suggested(file: SourceFile) -> str:
     from tracekit.ingest.files import read_head
     from tracekit.ingest.parquet_text import as_text
 
-    table = suggest(read_head(as_text(file)))
+    table = suggest(read_head(as_text(file)), file.name)
     return table.toml(file.name) + "\n" if table is not None else ""
 
 

@@ -18,7 +18,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.counters.documents import Document
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
-from tracekit.ingest.counters.rdma_names import node_and_prefix
+from tracekit.ingest.counters.rdma_names import machine_of, node_and_prefix
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.lines import Line, lines, shape
 
@@ -243,7 +243,7 @@ def _named(kind: str | None, guid: str | None, description: str) -> tuple[str, s
     """The machine, and what its ports are called, as counters of the fabric name them."""
     text = description.strip()
     if kind != "switch" and (adapter := _HCA.match(text)):
-        return adapter[1].split(".")[0], f"{adapter[2]}/"
+        return machine_of(adapter[1], guid), f"{adapter[2]}/"
     return node_and_prefix(text, guid)
 
 

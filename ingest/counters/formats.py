@@ -110,12 +110,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "outputs of several commands", "ethtool, rdma statistic, perfquery", False,
                "time lines"),
     )),
-    Family("infiniband", 1, "infiniband", (
+    Family("infiniband", 2, "infiniband", (
         Format("net", "port counters", "perfquery", True, "time lines"),
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
     )),
-    Family("fabric", 4, "fabric", (
+    Family("fabric", 5, "fabric", (
         Format("net", "map of the fabric", "ibnetdiscover [--ports], iblinkinfo", False,
                "none needed"),
         Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),

@@ -117,7 +117,8 @@ def suggest(head: bytes, name: str = "") -> Suggestion | None:
 
 _NUMBERED = re.compile(r"(gpu|card|cuda|index|ib|eth|mlx5|nic|hca)\W{0,4}_?(\d{1,3})(?!\d)", re.I)
 _METRICS = (
-    ("power", "power_w"), ("watt", "power_w"), ("leistung", "power_w"), ("temp", "temp_c"), ("util", "util_pct"),
+    ("power", "power_w"), ("watt", "power_w"), ("leistung", "power_w"),
+    ("temp", "temp_c"), ("util", "util_pct"),
     ("busy", "util_pct"), ("sm_clock", "sm_clock_mhz"), ("clock", "sm_clock_mhz"),
     ("memory_used", "memory_used_mib"), ("mem", "memory_used_mib"), ("fb", "memory_used_mib"),
 )  # fmt: skip

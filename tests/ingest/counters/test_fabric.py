@@ -59,6 +59,13 @@ def test_each_end_of_a_cable_is_a_row() -> None:
     ]
 
 
+def test_hosts_that_nobody_named_are_kept_apart_by_their_adapters() -> None:
+    text = DISCOVERED.replace("gpu-01.cluster", "localhost").replace("gpu-02", "localhost")
+    hosts = {end[3] for end in ends(text) if end[4] == "host"}
+    assert hosts == {"localhost 0x0c42a10300605e88", "localhost 0x0c42a10300605e99"}
+    assert {e[0] for e in ends(text) if e[1] == "host"} == {"localhost 0x0c42a10300605e88"}
+
+
 def test_ports_that_lead_to_hosts_are_links() -> None:
     sink = ingest(DISCOVERED, "fabric", "fabric.txt")
     links = [(r["node"], r["port"], r["peer_host"], r["nic"]) for r in sink.rows("link")]

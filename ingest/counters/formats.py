@@ -191,6 +191,10 @@ FAMILIES: tuple[Family, ...] = (
     Family("ibswinfo", 1, "ibswinfo", (
         Format("host", "state of a switch", "ibswinfo [-o vitals]", False, "time lines"),
     )),
+    Family("ipmi", 1, "ipmi", (
+        Format("host", "sensors of a machine", "ipmitool sensor, sdr, -c sdr", False,
+               "time lines"),
+    )),
     Family("vmstat", 2, "vmstat", (
         Format("host", "vmstat", "vmstat -t", True, "each line"),
     )),

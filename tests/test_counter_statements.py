@@ -131,6 +131,14 @@ def test_idle_gpus_beside_busy_ones_are_groups_with_their_numbers() -> None:
     assert busy.sentence == "GPUs 4-7 of n0 busy (busy in 100 % of readings, 690 W)"
 
 
+def test_who_works_now_and_then_is_called_neither_busy_nor_idle() -> None:
+    some = [0.9] * 10 + [0.0] * 90
+    gpus = [*steady([0.9, 0.9]), *(replace(r, values=np.array(some)) for r in steady([0], "n1"))]
+    said = [s.sentence for s in statements({"sm_active": gpus}, NOTHING)]
+    assert any("GPU 0 of n1 mostly idle (busy in 10 % of readings)" in text for text in said)
+    assert any("GPUs 0-1 of n0 busy" in text for text in said)
+
+
 def test_without_activity_utilisation_and_without_that_power_tells_groups() -> None:
     by_use = statements(
         {"gpu_utilisation": steady([0.0, 0.02, 1.0, 0.9]), "power": steady([90, 90, 600, 610])},

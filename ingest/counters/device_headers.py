@@ -62,6 +62,8 @@ def _measures() -> dict[str, tuple[str, float]]:
 _MEASURES = _measures()
 """How a header ends, in lower case: its unit, and the size of it. MB/s and Mb/s differ in the case
 of one letter, which people leave out: what is written ``bps`` is bits, and ``b/s`` bytes."""
+_BYTES_PS = re.compile(r"(?<![A-Za-z])([kKMGT]i?B)ps\Z")
+"""MBps are bytes; of mbps, whose letters are all small, nobody knows, and bits are meant mostly."""
 _BITS = {unit: SIZES["bytes/s"][unit] for unit in SIZES["bits/s"]}
 """Mb/s as it is spelled in brackets, where case is not lost."""
 _DIRECTIONS = {
@@ -143,6 +145,7 @@ def _of_metric(at: int, metric: str, labels: Mapping[str, str], header: str) -> 
 def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, float]:
     """The words of a metric, and the unit and its size that stand at its end."""
     plain = re.sub(r"(?:/|_?per_?)s(?:ec(?:ond)?)?$", "_s", metric.strip(), flags=re.I)
+    plain = _BYTES_PS.sub(r"\1_s", plain)
     words = [w for w in re.split(r"[^A-Za-z0-9%]+", _CAMEL.sub("_", plain).lower()) if w]
     if bracket is not None:
         words = _without_its_unit(words, bracket)

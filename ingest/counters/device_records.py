@@ -77,6 +77,8 @@ def of_object(value: Mapping[str, Any], around: Record | None = None) -> Record 
     plain = {key.strip(): v for key, v in value.items()}
     lower = {key.lower(): key for key in plain}
     time = next((plain[lower[w]] for w in TIME_WORDS if w in lower), None)
+    if time is None and times.parse(str(plain.get("t"))) is not None:
+        time = plain.pop("t")
     host = next((plain[lower[w]] for w in HOST_WORDS if w in lower), None)
     if isinstance(time, bool) or not isinstance(time, int | float | str):
         if around is None:
@@ -168,9 +170,12 @@ def of_document(value: Any) -> Iterator[Record | None]:
         yield own
         return
     lists = [v for v in value.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
+    said = {key.strip().lower(): inner for key, inner in value.items()}
+    host = next((said[w] for w in HOST_WORDS if isinstance(said.get(w), str)), None)
     for inner in lists if len(lists) == 1 else [[None]]:
         for element in inner:
-            yield of_object(element) if isinstance(element, dict) else None
+            record = of_object(element) if isinstance(element, dict) else None
+            yield record._replace(host=record.host or host) if record is not None else None
 
 
 def of_point(text: str) -> Record | None:

@@ -13,7 +13,7 @@ from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.names import node_of_file
 from tracekit.ingest.counters.net_samples import NetSamples, decimal, is_missing
 from tracekit.ingest.counters.status import Reading
-from tracekit.ingest.counters.table import MAX_LISTED, count_unread
+from tracekit.ingest.counters.table import count_unread
 from tracekit.ingest.counters.table_heads import in_unit
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import shape
@@ -188,19 +188,6 @@ def tell_unread(sink: Sink, names: Sequence[str], reason: str) -> None:
     """List the columns that were not read for one reason."""
     # A name of its own for each reason: the words of the first count stay.
     count_unread(sink, names, reason, f"_{_word(reason)}")
-
-
-def tell_units(sink: Sink, names: Sequence[str], unit: str) -> None:
-    """List the columns whose unit their numbers alone said."""
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    sink.count(
-        f"unit_by_size_{_word(unit)}",
-        len(names),
-        severity="info",
-        doc=f"Read in {unit}, as the size of the numbers says and no header: "
-        f"{', '.join(name[:80] for name in names[:MAX_LISTED])}{more}.",
-        place=1,
-    )
 
 
 def _word(reason: str) -> str:

@@ -20,7 +20,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import open_units, times
 from tracekit.ingest.counters.device_headers import column_of, is_second
-from tracekit.ingest.counters.device_samples import Column, Devices, tell_units, tell_unread
+from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
@@ -29,6 +29,7 @@ from tracekit.ingest.counters.table import (
     TIME_WORDS,
     bare_name,
     cells_of,
+    tell_units,
     unit_of,
 )
 from tracekit.ingest.counters.table import column_of as column_in

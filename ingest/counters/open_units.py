@@ -31,11 +31,17 @@ class Sizes:
     def __init__(self) -> None:
         self.highest = 0.0
         self.are_whole = True
+        self.percents_count = 0
+        """Numbers that no share reaches."""
+        self.fractions_count = 0
+        """Numbers between 0 and 1."""
 
     def add(self, number: float) -> None:
         """Take another number."""
         self.highest = max(self.highest, number)
         self.are_whole = self.are_whole and number == int(number)
+        self.percents_count += number >= LEAST_PERCENT
+        self.fractions_count += 0 < number < 1
 
 
 class Told(NamedTuple):
@@ -56,8 +62,10 @@ def told(counter: str, unit: str, sizes: Sizes) -> Told | None:
             None,
         )
     if LEAST_PERCENT <= sizes.highest <= MAX_PERCENT:
-        return Told(0.01, "percent")
-    is_share = counter in _OF_DCGM or sizes.highest >= LEAST_RATIO
-    if sizes.highest <= MAX_RATIO and not sizes.are_whole and is_share:
+        # Where most are fractions, a number beyond 1 may as well be a sensor's error.
+        are_percents = sizes.percents_count >= sizes.fractions_count
+        return Told(0.01, "percent") if are_percents else None
+    is_share = counter in _OF_DCGM or (not sizes.are_whole and sizes.highest >= LEAST_RATIO)
+    if sizes.highest <= MAX_RATIO and is_share:
         return Told(1.0, "shares of 1")
     return None

@@ -127,6 +127,19 @@ def count_unread(sink: Sink, names: Sequence[str], reason: str, of: str = "") ->
         )
 
 
+def tell_units(sink: Sink, names: Sequence[str], unit: str) -> None:
+    """List the columns whose unit their numbers alone said."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    sink.count(
+        f"unit_by_size_{'_'.join(re.findall(r'[a-z]+', unit.lower())[:4])}",
+        len(names),
+        severity="info",
+        doc=f"Read in {unit}, as the size of the numbers says and no header: "
+        f"{', '.join(name[:80] for name in names[:MAX_LISTED])}{more}.",
+        place=1,
+    )
+
+
 class Layout(NamedTuple, Generic[C]):
     """Which column is what."""
 

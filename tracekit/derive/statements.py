@@ -54,6 +54,8 @@ UTILISED_RATIO = 0.5
 """The same of utilisation, which counts a kernel that waits as work."""
 IDLE_RATIO = 0.05
 """Share of busy readings up to which a GPU stands by."""
+BUSY_RATIO = 0.5
+"""And from which it is called busy: one that compiled once, or computes now and then, is not."""
 MIN_COPY_RATE = 2e9
 """Mean PCIe traffic of a GPU, while its SMs are idle, that is more than loading data."""
 IDLE_COPY_RATIO = 0.6
@@ -180,7 +182,8 @@ def _loads(gpus: Sequence[Readings], powers: Sequence[Readings], by: str) -> lis
         share_busy = float(np.median([busy[g] for g in group]))
         power = [watts[g] for g in group if g in watts]
         drawn = f", {float(np.median(power)):.0f} W" if power else ""
-        word = "idle" if share_busy <= IDLE_RATIO else "busy"
+        word = "busy" if share_busy >= BUSY_RATIO else "mostly idle"
+        word = "idle" if share_busy <= IDLE_RATIO else word
         scope = _scope([named[g] for g in group])
         said.append(
             Statement(

@@ -126,6 +126,23 @@ def test_units_that_are_printed_in_cells_count_cell_by_cell() -> None:
     assert [r["value"] for r in sink.rows("net_sample")] == [1.5e6, 2500.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("unit", "size"),
+    [("MBps", 1e6), ("GBps", 1e9), ("MB/s", 1e6), ("mbps", 1e6 / 8), ("Gbps", 1e9 / 8),
+     ("bytes_s", 1)],
+)  # fmt: skip
+def test_a_capital_letter_tells_bytes_from_bits(unit: str, size: float) -> None:
+    sink = read(f"time,nic0_tx_{unit},nic0_rx_{unit}\n{T_S},2,4\n")
+    assert sorted(r["value"] for r in sink.rows("net_sample")) == [2 * size, 4 * size]
+
+
+def test_samples_of_a_document_are_of_the_machine_that_it_names() -> None:
+    samples = [{"t": T_S + m, "gpu0": {"power_w": m}, "gpu1": {"power_w": 5}} for m in range(2)]
+    sink = read(json.dumps({"host": "n4", "samples": samples}), "x.json")
+    found = sorted((r["node"], r["nvml_index"], r["value"]) for r in sink.rows("gpu_sample"))
+    assert found == [("n4", 0, 0.0), ("n4", 0, 1.0), ("n4", 1, 5.0), ("n4", 1, 5.0)]
+
+
 def test_a_unit_that_does_not_fit_is_no_number() -> None:
     sink = read(f"Time,gpu0_power_w,gpu1_power_w\n{T_S},5 MB,6\n")
     assert [r["value"] for r in sink.rows("gpu_sample")] == [6.0]

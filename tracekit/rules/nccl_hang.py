@@ -15,7 +15,7 @@ from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severit
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import majority
 from tracekit.values import MAX_RANKS
-from tracekit.wording import ranges, safe, sentence
+from tracekit.wording import ranges, safe, seconds, sentence
 
 QUERIES = ("watchdog", "flight_calls")
 HANG_QUERIES = (
@@ -119,10 +119,13 @@ def _timeouts(facts: Facts) -> dict[tuple[str | None, int], list[Row]]:
     """Timed-out works by group and sequence.
 
     A work of a group that no line of its rank names is of the group that others name at that
-    number, where they name only one.
+    number, where they name only one. Where a log kept only the line behind a rank's timeout, which
+    says how far the rank had come, that is its timeout; without the operation.
     """
-    rows = [r for r in facts.of("watchdog")
-            if r["code"] == "watchdog-timeout" and r["sequence"] is not None]  # fmt: skip
+    numbered = [r for r in facts.of("watchdog") if r["sequence"] is not None]
+    rows = [r for r in numbered if r["code"] == "watchdog-timeout"]
+    said = {(_rank(r), r["sequence"]) for r in rows}
+    rows += [r for r in numbered if r["is_timed_out"] and (_rank(r), r["sequence"]) not in said]
     named: dict[int, set[str]] = defaultdict(set)
     for row in rows:
         if row["group_name"] is not None:
@@ -216,16 +219,26 @@ def _in_call(facts: Facts, group: str | None, sequence: int) -> set[int]:
 
 
 def _told(facts: Facts) -> Logged | None:
-    """That a collective timed out, where no line says which."""
-    rows = [r for r in facts.of("watchdog") if r["code"] == "watchdog-told"]
+    """That a collective timed out or the watchdog stood still, where no line says in which call."""
+    told = [r for r in facts.of("watchdog") if r["code"] == "watchdog-told"]
+    rows = told or [r for r in facts.of("watchdog") if r["code"] == "watchdog-stuck"]
     ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
     if not ranks:
         return None
+    stood_s = max((int(r["stood_s"]) for r in rows if r["stood_s"]), default=None)
+    for_long = "" if stood_s is None else f" for {seconds(stood_s)}"
+    why = (
+        "ended because a collective timed out; which one, and who did not join it, these lines do "
+        "not tell."
+        if told
+        else f"ended because {'its' if len(ranks) == 1 else 'their'} NCCL watchdog stood still"
+        f"{for_long}: a call of CUDA or NCCL did not return, or a thread held the interpreter. "
+        "These lines do not tell which rank the others wait for."
+    )
     confirm, remedy = _next(is_known=False, is_whole=False)
     finding = facts.finding(
         facts.scope([], []),
-        f"{_who(ranks)} ended because a collective timed out; which one, and who did not join it, "
-        "these lines do not tell.",
+        f"{_who(ranks)} {why}",
         (
             Evidence(
                 "ranks that say so",

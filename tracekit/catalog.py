@@ -139,6 +139,7 @@ QUERY_FILES: tuple[str, ...] = (
     "net/fabric_path",
     "net/fabric_uplinks",
     "net/net_sources",
+    "net/reduced_cables",
     "net/port_levels",
     "net/port_traffic",
     "net/port_events",

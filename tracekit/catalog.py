@@ -74,6 +74,7 @@ QUERY_FILES: tuple[str, ...] = (
     "nccl/nccl_rails",
     "nccl/nccl_groups",
     "nccl/watchdog",
+    "nccl/collective_checks",
     "nccl/flight_calls",
     "nccl/comm_records",
     "nccl/nccl_expected",

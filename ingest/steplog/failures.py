@@ -48,6 +48,9 @@ _LOCAL = re.compile(rb"\[default(\d{1,5})\]")
 _MPI_RANK = re.compile(rb"\[\d{1,7},(\d{1,7})\]<std(?:out|err)>")
 _TASK = re.compile(rb"\s*(\d{1,7}): ")
 _TRACEBACK = b"Traceback (most recent call last):"
+_ORIGINAL = b"Original "
+"""Before the traceback of a data loader's worker, which its process raises again."""
+_OF_GROUP = re.compile(rb"  \+ Exception Group $")
 _FRAME = re.compile(rb'\s+File "([^"]{1,1000})", line (\d{1,9}), in ([\w<>.]{1,80})')
 _TYPE = re.compile(rb"([A-Za-z_][\w.]{1,120})(?::|$)")
 _FILE = re.compile(r"[\w.-]{1,80}")
@@ -100,6 +103,9 @@ _CUDA = re.compile(rb"CUDA error: (an illegal memory access|device-side assert|u
                    rb" failure|uncorrectable (?:NVLink|ECC) error|misaligned address)")  # fmt: skip
 
 _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
+    # A data loader's worker is killed where memory runs out, by a bus error where /dev/shm does.
+    ("loader_killed", (b"is killed by signal: Killed", b"is killed by signal: Terminated")),
+    ("shared_memory", (b"is killed by signal: Bus error", b"out of shared memory")),
     (
         "peer_lost",
         (
@@ -107,12 +113,14 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
             b"Broken pipe", b"ncclRemoteError", b"remote process exit", b"connectFullMesh failed",
             b"communicator was aborted", b"failed to connect to", b"oneway delay",
             b"Socket closed", b"onnection was likely closed",
+            b"received errors while waiting for send/recv",
         ),
     ),
     ("gpu_memory", (b"CUDA out of memory", b"CUDA error: out of memory", b"HIP out of memory")),
     ("host_memory", (b"can't allocate memory", b"Cannot allocate memory")),
     ("disk_full", (b"No space left on device",)),
-    ("timeout", (b"imed out", b"imeout")),
+    ("timeout", (b"imed out", b"imeout", b"failed to pass monitoredBarrier")),
+    ("mismatch", (b"mismatch between collectives on ranks",)),
 )  # fmt: skip
 """What an exception's text may say, by words of it; the first counts."""
 _LAUNCHERS_OWN = ("ChildFailedError", "SignalException", "RendezvousConnectionError")
@@ -152,6 +160,8 @@ class _Traceback:
     who: list[str]
     is_chained: bool = False
     is_in_summary: bool = False
+    raises_again: int | None = None
+    """Of a worker's: which event says that its process raised it again."""
     own_frame: tuple[bytes, bytes, bytes] | None = None
     """The last that lies in no library."""
     last: tuple[bytes, bytes, bytes] | None = None
@@ -177,6 +187,8 @@ class FailureReader:
         self._torn = 0
         self._open: dict[bytes, _Traceback] = {}
         self._chained: set[bytes] = set()
+        self._last: dict[bytes, int] = {}
+        """Which event told of a data loader's worker, by the prefix of its lines."""
         self._entry: _Entry | None = None
         self._mpi: tuple[int, int] | None = None
         """Place and rank of the process that mpirun is about to say the exit code of."""
@@ -219,9 +231,14 @@ class FailureReader:
                 prefix = b"  "  # torchrun's, before each line of a worker's traceback
                 rank = _ENTRY_RANK.match(self._entry.given.get("rank", b""))
                 who = [f"rank={int(rank[1])}"] if rank else []
+            prefix = _OF_GROUP.sub(b"  | ", prefix)
+            again = None
+            if prefix.endswith(_ORIGINAL):
+                prefix = prefix.removesuffix(_ORIGINAL)
+                again = self._last.get(prefix)
             if len(self._open) < MAX_OPEN and len(prefix) <= MAX_PREFIX_BYTES:
                 is_chained = prefix in self._chained
-                self._open[prefix] = _Traceback(place, who, is_chained, is_told)
+                self._open[prefix] = _Traceback(place, who, is_chained, is_told, again)
             self._chained.discard(prefix)
         elif b"Root Cause (first" in line or line.strip() == b"Failures:":
             self._end_entry()
@@ -300,8 +317,12 @@ class FailureReader:
             kind = _TYPE.match(rest)
             if kind is None or not _is_type(kind[1]):
                 self._torn += 1
+            elif traceback.raises_again is not None:
+                self._in_worker(traceback)
             elif not traceback.is_chained:
                 self._exception(traceback, kind[1].decode(), rest)
+                if b"DataLoader worker" in rest and len(self._last) < MAX_OPEN:
+                    self._last[prefix] = len(self._events) - 1
 
     def _exception(self, traceback: _Traceback, kind: str, text: bytes) -> None:
         name = kind.rsplit(".", 1)[-1]
@@ -316,15 +337,19 @@ class FailureReader:
         fields += [f"says={says}"] if says else []
         if cuda := _CUDA.search(text):
             fields.append(f"cuda={cuda[1].decode()}")
-        frame = traceback.own_frame or traceback.last
-        if frame is not None:
-            base = frame[0].rpartition(b"/")[2].decode("utf-8", "replace")
-            if _FILE.fullmatch(base):
-                fields.append(f"file={base}")
-            fields += [f"line={int(frame[1])}", f"function={frame[2].decode('ascii', 'replace')}"]
+        fields += _where(traceback)
         self._add(
             traceback.place, "python-exception", fields, is_said_after=traceback.is_in_summary
         )
+
+    def _in_worker(self, traceback: _Traceback) -> None:
+        """Where a data loader's worker raised what its process raised again."""
+        index = traceback.raises_again
+        if traceback.own_frame is None or index is None or not 0 <= index < len(self._events):
+            return
+        event = self._events[index]
+        kept = [f for f in event.fields if not f.startswith(("file=", "line=", "function="))]
+        self._events[index] = event._replace(fields=[*kept, *_where(traceback)])
 
     # --- torchrun's summary ---------------------------------------------------------------------
 
@@ -406,6 +431,16 @@ class FailureReader:
         count("failure_line", len(events), severity="info", doc="Lines that tell of a failure.")
         count("torn_traceback", self._torn, severity="info", doc="Tracebacks without their end.")
         count("failure_left_out", self._left_out, doc="Failures beyond those kept of one file.")
+
+
+def _where(traceback: _Traceback) -> list[str]:
+    """File, line and function of the program's own last frame, else of the last."""
+    frame = traceback.own_frame or traceback.last
+    if frame is None:
+        return []
+    base = frame[0].rpartition(b"/")[2].decode("utf-8", "replace")
+    named = [f"file={base}"] if _FILE.fullmatch(base) else []
+    return [*named, f"line={int(frame[1])}", f"function={frame[2].decode('ascii', 'replace')}"]
 
 
 def oom_kill(line: bytes) -> tuple[str, list[str]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -377,3 +378,63 @@ def test_a_job_that_ended_and_traces_that_tell_are_left_to_others(
     job.rows["last_calls"] = [last_call(r, 9, 60) for r in range(4)]
     job.rows["standing"] = [stood(r, **special) for r in range(4)]
     assert HANG.run(job.facts()) == RuleOutcome()
+
+
+# ---------------------------------------------------------------- monitored barriers
+
+
+LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+
+
+def recorded(name: str) -> str:
+    return (LOGS / f"{name}.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "waited"),
+    [("waiting-barrier", (2,), "4.00 s"), ("waiting-barriers", (2, 3), "4.00 s"),
+     ("waiting-detail", (2,), "8.00 s")],
+)  # fmt: skip
+def test_who_did_not_come_to_a_monitored_barrier_is_named(
+    name: str, ranks: tuple[int, ...], waited: str, build: Build
+) -> None:
+    """Real logs of PyTorch 2.13; the last with TORCH_DISTRIBUTED_DEBUG=DETAIL and an all-reduce."""
+    (finding,) = findings("collective-hang", build(recorded(name)))
+    assert finding.scope.ranks == ranks
+    assert f"did not come to a monitored barrier within {waited}" in finding.summary
+    assert finding.severity is Severity.CRITICAL
+
+
+def missed(who: str = "[rank0]: ") -> str:
+    return f"{who}RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 4000 ms"
+
+
+def reached(world: int, rank: int) -> str:
+    return f"[rank{world}]: RuntimeError: Rank {rank} successfully reached monitoredBarrier, but"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [missed()],  # rank 0 is the first of many groups
+        [missed("")],  # as old releases say it
+        [missed("[rank4]: ")],
+        [missed(), reached(5, 1)],
+    ],
+)
+def test_ranks_of_a_group_that_nothing_shows_to_be_the_jobs_are_not_named(
+    lines: list[str], build: Build
+) -> None:
+    (finding,) = findings("collective-hang", build(text(lines)))
+    assert finding.summary.startswith("Ranks 2-3 did not come")
+    assert "its ranks count within a group" in finding.confidence.basis
+    assert finding.scope.ranks == finding.candidates.ranks == ()
+
+
+def test_a_barrier_that_all_reached_or_nobody_missed_is_no_hang(build: Build) -> None:
+    assert findings("collective-hang", build(text(reached(1, 1)))) == ()
+    (finding,) = findings("collective-hang", build(text(missed(), reached(1, 1))))
+    assert finding.scope.ranks == (2, 3)
+    # Who waits in a collective of the watchdog's says less than the barrier.
+    (finding,) = findings("collective-hang", build(text(timeout(1), missed(), reached(1, 1))))
+    assert "monitored barrier" in finding.summary

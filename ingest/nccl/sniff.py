@@ -13,7 +13,10 @@ _NCCL = re.compile(
     rb"NCCL (?:INFO|WARN|TRACE|CALL)"
 )
 _VERSION = re.compile(rb"(?m)^(?:[^\n]{0,80}\W)?[NR]CCL version ?:? \d")
-_TESTS = re.compile(rb"# nThreads? \d+ nGpus \d+ minBytes|# Collective test starting:")
+_TESTS = re.compile(
+    rb"# nThreads? \d+ nGpus \d+ minBytes|# Collective test starting:"
+    rb"|# {1,40}size {1,40}count {1,40}type {1,40}redop\b"
+)
 _WATCHDOG = re.compile(
     rb"WorkNCCL\(SeqNum=|last enqueued NCCL work|Watchdog caught collective operation timeout"
     rb"|(?:failed to pass|successfully reached) monitoredBarrier"

@@ -15,6 +15,15 @@ def test_a_brake_is_what_the_hardware_says(active: int, fires: bool) -> None:
     assert bool(outcome.findings) is fires
 
 
+@pytest.mark.parametrize(("clock", "fires"), [(1881, True), (1882, False)])
+def test_one_reading_counts_where_the_clock_is_lost_as_well(clock: float, fires: bool) -> None:
+    once = reason(3, "hw_power_brake", 100) | {"samples_count": 1, "active_count": 1}
+    rows = [gauge(3, "sm_clock", clock * MHZ, 1980 * MHZ)]
+    outcome = run("power-brake", gpu_throttle=[once], gpu_counters=rows)
+    assert bool(outcome.findings) is fires
+    assert not run("power-brake", gpu_throttle=[once], gpu_counters=[]).findings
+
+
 def test_gpus_that_brake_together_are_one_finding() -> None:
     rows = [reason(i, "hw_power_brake", 50) for i in range(4)]
     finding = only(run("power-brake", gpu_throttle=rows))

@@ -46,9 +46,13 @@ def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
         return gpus.lacking_counters(facts, "the GPUs' clock event reasons (DCGM field 112, 1424)")
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     braked = [
-        events["hw_power_brake"]
-        for _, events in sorted(throttle.items())
-        if "hw_power_brake" in events and gpus.is_held(events["hw_power_brake"], limits)
+        row
+        for gpu, events in sorted(throttle.items())
+        if (row := events.get("hw_power_brake")) is not None
+        and (
+            gpus.is_held(row, limits)
+            or gpus.is_always(row, counters.get(gpu, {}), limits, limits.max_clock_ratio)
+        )
     ]
     findings = [_brake(facts, limits, braked, counters)] if braked else []
     named = {row["gpu_id"] for row in braked}

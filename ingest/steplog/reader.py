@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
+from tracekit.ingest.steplog.formats import BAR_RATES, FORMATS, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics, MetricsBelow
 from tracekit.ingest.steplog.words import Block, any_of, decoded
 from tracekit.values import EPOCH_S, TIME_LIMIT_NS
@@ -40,7 +40,14 @@ _STAMP = (
     r"(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
     r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
+_YEARLESS = (
+    r"^(?:\[[^\]]{1,30}\]:? ?|\d{1,7}: )?\[?"
+    r"(?:[IWEF]?(?P<month>\d\d)(?:/)?(?P<day>\d\d) )?"
+    r"(?P<day_clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?[\] ]"
+)
+"""A clock at a line's head without a year: of glog and absl, MMEngine, or no date at all."""
 _TAG = r"\[(?:[Rr]ank ?|RANK |default)(\d{1,7})\]"
+_RATES = tuple(rate.encode() for rate in BAR_RATES)
 _FURTHER = ("input_wait_ns", "running_dur_ns", "running_input_wait_ns")
 """Durations that a line may state beside its step's."""
 _COLUMNS = (
@@ -240,7 +247,7 @@ def _pieces(block: Block, first_place: int) -> tuple[pl.Series, pl.Series]:
 
 def _behind_bar(line: bytes) -> bytes:
     """What is printed behind the last bar of a line; that may hold brackets of its own."""
-    rate = max(line.rfind(b"it/s"), line.rfind(b"s/it"))
+    rate = max(line.rfind(rate) for rate in _RATES)
     end = line.find(b"]", rate) if rate >= 0 else -1
     return (line[end + 1 :] if end >= 0 else line.rpartition(b"]")[2]).strip()
 
@@ -288,12 +295,15 @@ def _found(rows: pl.DataFrame, known: StepFormat, rank: int | None = None) -> pl
     else:
         stamp, number = line.str.head(STAMP_BYTES), pl.lit(None, pl.Float64)
     steps = steps.select(
-        *columns, _stamp_of(steps, stamp).alias("at"), number.alias("epoch_number")
+        *columns, "line", _stamp_of(steps, stamp).alias("at"), number.alias("epoch_number")
     ).unnest("at")
     # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
     stated = {name for name in ("date", "zone") if steps[name].null_count() < steps.height}
     times = [_time(has_zones="zone" in stated)] if "date" in stated else []
     times += [_of_epoch("epoch_number")] if "time" in groups else []
+    if not (stated or known.is_bar or "time" in groups or "elapsed_ms" in groups):
+        said = line.str.head(STAMP_BYTES).str.extract_groups(_YEARLESS).struct.unnest()
+        steps = steps.with_columns(pl.coalesce("elapsed_ns", _since_midnight(steps.select(said))))
     return steps.with_columns(
         (pl.coalesce(times) if times else pl.lit(None, pl.Int64)).alias("time_ns"),
         (pl.col("zone").is_not_null() | pl.col("epoch_number").is_not_null()).alias("has_zone"),
@@ -404,11 +414,30 @@ def _elapsed(groups: set[str]) -> pl.Expr:
     return (hours * 3600 + minutes * 60 + seconds) * 1_000_000_000
 
 
-def _in_year() -> pl.Expr:
-    """ns since the year began, of a date without one: as if the year were a leap year."""
+def _since_midnight(said: pl.DataFrame) -> pl.Series:
+    """ns since the year, or the day, began: what the clock at each line's head says."""
     import polars as pl
 
-    stamp = pl.concat_str(pl.lit("2000-"), "month", pl.lit("-"), "day", pl.lit(" "), "day_clock")
+    clock = [pl.col("day_clock").str.slice(at, 2).cast(pl.Int64) for at in (0, 3, 6)]
+    is_time = pl.all_horizontal(c < most for c, most in zip(clock, (24, 60, 60), strict=True))
+    second = (clock[0] * 60 + clock[1]) * 60 + clock[2]
+    of_day = second * 1_000_000_000 + pl.col("part").fill_null("").str.pad_end(9, "0").cast(
+        pl.Int64
+    )
+    stated = said.select(
+        day=pl.when(pl.col("month").is_null()).then(pl.lit(0, pl.Int64)).otherwise(_in_year("00:00:00")),
+        of_day=pl.when(is_time).then(of_day),
+    )
+    return stated["day"] + stated["of_day"]
+
+
+def _in_year(clock: str | None = None) -> pl.Expr:
+    """ns since the year began, of a date without one: as if the year were a leap year. The clock
+    is a group's where none is given."""
+    import polars as pl
+
+    at = pl.lit(clock) if clock else pl.col("day_clock")
+    stamp = pl.concat_str(pl.lit("2000-"), "month", pl.lit("-"), "day", pl.lit(" "), at)
     begin = pl.lit(946_684_800_000_000_000)
     return (
         stamp.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)

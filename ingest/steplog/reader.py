@@ -425,7 +425,9 @@ def _since_midnight(said: pl.DataFrame) -> pl.Series:
         pl.Int64
     )
     stated = said.select(
-        day=pl.when(pl.col("month").is_null()).then(pl.lit(0, pl.Int64)).otherwise(_in_year("00:00:00")),
+        day=pl.when(pl.col("month").is_null())
+        .then(pl.lit(0, pl.Int64))
+        .otherwise(_in_year("00:00:00")),
         of_day=pl.when(is_time).then(of_day),
     )
     return stated["day"] + stated["of_day"]

@@ -634,9 +634,7 @@ class _Series:
         found = [f for kind, least in asked if (f := self._regular(kind, excess, least))]
         return max(found, key=lambda f: float(excess[f[1]].sum()), default=None)
 
-    def _regular(
-        self, outliers: Ints, excess: Floats, least: int
-    ) -> tuple[float, Ints] | None:
+    def _regular(self, outliers: Ints, excess: Floats, least: int) -> tuple[float, Ints] | None:
         """The distance at which these return, and those without the ones unlike them. Fewer than
         ``MIN_TIMES`` must all return at it."""
         import numpy as np

@@ -70,14 +70,18 @@ class Looked(NamedTuple):
     """Places of lines that are steps', and whether they are bars."""
     with_parts: list[Line]
     """Lines of steps that tell how long the parts of the step took."""
+    whole_count: int = 0
+    """Lines that are steps' and no bars."""
 
     @property
     def others_count(self) -> int:
         """Lines that are no step's, those with something behind a bar among them at most."""
-        return len(self.block.lines) - sum(not is_bar for is_bar in self.taken.values())
+        return self.block.count - self.whole_count
 
     def others(self) -> Iterator[Line]:
         """Lines that are no step's, and what is printed behind bars."""
+        if not self.others_count:
+            return
         for place, line in enumerate(self.block.lines, self.first_place):
             if place not in self.taken:
                 yield place, line
@@ -117,11 +121,13 @@ class StepReader:
 
         places, text = _pieces(block, first_place)
         asked = pl.DataFrame({"place": places, "line": text}).with_row_index()
-        is_new_asked = False
+        whole_count, is_new_asked = 0, False
         """Whether what earlier formats left was asked for the markers of those never met."""
         for known in self._formats:
             if known not in self._met and not is_new_asked:
-                self._meet(asked["line"])
+                # Many short pieces take longer than the few lines that they are of.
+                is_whole = asked.height == len(text) and not block.has_escapes
+                self._meet(block.text if is_whole else asked["line"])
                 is_new_asked = True
             if known not in self._met:
                 continue
@@ -142,6 +148,7 @@ class StepReader:
                 said = self._below[known].said(rows, known)
             if steps.height:
                 taken = steps["place"].unique()
+                whole_count += 0 if known.is_bar else len(taken)
                 looked.taken.update(dict.fromkeys(taken.to_list(), known.is_bar))
                 if known.has_parts:
                     places_found = sorted(taken.to_list())
@@ -153,7 +160,7 @@ class StepReader:
                 looked.steps.append((known, steps, said))
             if not asked.height:
                 break
-        return looked
+        return looked._replace(whole_count=whole_count)
 
     def take(self, looked: Looked) -> None:
         """Write the steps of the lines that follow those before."""
@@ -230,7 +237,7 @@ def _pieces(block: Block, first_place: int) -> tuple[pl.Series, pl.Series]:
     import polars as pl
     import pyarrow.compute as pc
 
-    texts, end = block.raw, first_place + len(block.lines)
+    texts, end = block.raw, first_place + block.count
     places = pl.int_range(first_place, end, dtype=pl.Int64, eager=True)
     if block.has_returns:
         pieces = pc.split_pattern(texts, b"\r")

@@ -818,7 +818,7 @@ COMPOSER = "".join(
 def test_metrics_below_a_step_are_its_own_wherever_a_block_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(lines.read_lines, "__defaults__", (size,))
+    monkeypatch.setattr(lines.read_texts, "__defaults__", (size,))
     text = f"\t Train loss/train/total: 99.0\n{COMPOSER}\t Eval metrics/eval/Accuracy: 0.5\n"
     rows = steps_of(tmp_path, text.encode())
     told = [(r["epoch"], r["step"], r["loss"], r["mfu_ratio"]) for r in rows]

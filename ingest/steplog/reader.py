@@ -47,6 +47,10 @@ _YEARLESS = (
 )
 """A clock at a line's head without a year: of glog and absl, MMEngine, or no date at all."""
 _TAG = r"\[(?:[Rr]ank ?|RANK |default)(\d{1,7})\]"
+_POD = r"^\[pod/([a-z0-9.-]{1,253}?)(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?/[a-z0-9.-]{1,63}\] "
+"""What kubectl logs --prefix puts before a line: the pod, without the letters that are drawn for
+each new one of a job's index."""
+_IN_POD = "\\[pod/"
 _RATES = tuple(rate.encode() for rate in BAR_RATES)
 _FURTHER = ("input_wait_ns", "running_dur_ns", "running_input_wait_ns")
 """Durations that a line may state beside its step's."""
@@ -107,6 +111,9 @@ class StepReader:
         self.formats: set[str] = set()
         self._metrics = BarMetrics(sink)
         self._below = {known: MetricsBelow() for known in self._formats if known.below}
+        self._pod: str | None = None
+        """Whose steps are kept, of several pods that print into one file."""
+        self._of_other_pods = 0
         self._window: tuple[int, int] | None = None
         self._zones: set[bool] = set()
 
@@ -141,6 +148,9 @@ class StepReader:
             if not rows.height:
                 continue
             steps = _found(rows, known, self._rank)
+            if block.holds(_IN_POD):
+                pods = rows.select("index", pod=pl.col("line").str.extract(_POD))
+                steps = steps.join(pods, on="index", how="left", maintain_order="left")
             said = None
             if known.is_bar:
                 said = self._metrics.said(rows)
@@ -165,13 +175,25 @@ class StepReader:
     def take(self, looked: Looked) -> None:
         """Write the steps of the lines that follow those before."""
         for known, found, said in looked.steps:
-            steps = found
+            steps = self._of_one_pod(found)
             if known.is_bar and said is not None:
                 steps = self._metrics.join(said, steps)
             elif said is not None:
                 steps = self._below[known].join(said, steps, known)
             if steps.height:
                 self._write(steps, known)
+
+    def _of_one_pod(self, steps: pl.DataFrame) -> pl.DataFrame:
+        """Of several pods that print the same steps, one after the other, those of the first."""
+        import polars as pl
+
+        if "pod" not in steps.columns:
+            return steps
+        if self._pod is None and steps["pod"].null_count() < steps.height:
+            self._pod = steps["pod"].drop_nulls()[0]
+        kept = steps.filter(pl.col("pod").is_null() | (pl.col("pod") == self._pod))
+        self._of_other_pods += steps.height - kept.height
+        return kept.drop("pod")
 
     def _meet(self, text: pl.Series) -> None:
         """Notice the formats whose markers lines hold."""
@@ -221,6 +243,10 @@ class StepReader:
         for known, below in self._below.items():
             if below.held is not None:
                 self._write(below.held, known)
+        self._sink.count(
+            "step_of_other_pod", self._of_other_pods, severity="info",
+            doc="Lines of steps that other pods print into the file: one pod's are the job's.",
+        )  # fmt: skip
         self._sink.count(
             "step_line", self.count, severity="info", doc="Lines that report a training step."
         )

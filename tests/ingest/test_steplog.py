@@ -738,6 +738,22 @@ def test_a_clock_without_a_year_tells_how_long_steps_took(
     assert row["elapsed_ns"] == (None if elapsed_s is None else round(elapsed_s * 1e9))
 
 
+def pod_lines(pod: str, *steps: int) -> str:
+    return "".join(
+        f"[pod/{pod}/pytorch] 2024-05-01 10:00:{n:02d} INFO step {n} loss 2.{n}\n" for n in steps
+    )
+
+
+def test_of_pods_that_print_one_after_the_other_the_steps_are_once(tmp_path: Path) -> None:
+    """kubectl logs --prefix -l prints pod after pod; a pod that is made anew goes on."""
+    text = (
+        pod_lines("job-0-2bcdf", *range(1, 20)) + pod_lines("job-1-4mnpq", *range(1, 20))
+        + pod_lines("job-0-xz789", *range(20, 30))
+    )  # fmt: skip
+    rows = steps_of(tmp_path, text.encode())
+    assert [r["step"] for r in rows] == list(range(1, 30))
+
+
 def drawing(step: int, total: int = 90) -> str:
     return f"\r {step}%|█| {step}/{total} [00:{step % 60:02d}<01:00,  1.00it/s]"
 

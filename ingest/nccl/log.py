@@ -151,7 +151,7 @@ class LogReader:
     def run(self) -> None:
         """Read the file from its first byte to its last."""
         with self.source.open() as raw:
-            numbered = _numbered(lines.read_lines(raw))
+            numbered = _numbered(lines.read_texts(raw))
             for seen in ahead(self._look, numbered, self.options.threads_count):
                 self._take(seen)
             problem = streams.stream_problem(raw)
@@ -159,13 +159,12 @@ class LogReader:
 
     # --- lines ---------------------------------------------------------------------------------
 
-    def _look(self, numbered: tuple[int, list[bytes]]) -> _Seen:
+    def _look(self, numbered: tuple[int, Block]) -> _Seen:
         """Nearly all that there is to do, in whatever thread."""
-        first_place, batch = numbered
-        block = Block(batch)
+        first_place, block = numbered
         garbled_count = block.garbled_count
         looked = self.steps.look(block, first_place)
-        if looked.others_count < len(batch) / 2:
+        if looked.others_count < block.count / 2:
             others = own = Block([line for _, line in looked.others()])
         else:
             others, own = block, None
@@ -179,8 +178,7 @@ class LogReader:
     def _take(self, seen: _Seen) -> None:
         """What needs to know the lines before."""
         heads, looked = self.splitter.heads, seen.looked
-        batch = looked.block.lines
-        self.long_count += bool(batch) and len(batch[-1]) > lines.MAX_LINE_BYTES
+        self.long_count += looked.block.last_bytes > lines.MAX_LINE_BYTES
         self.garbled_count += seen.garbled_count
         self.steps.take(looked)
         self.timers.take_steps(looked.with_parts)
@@ -201,7 +199,7 @@ class LogReader:
                     self._info(known.speaker, text, None)
                     continue
             self._other(line)
-        self.place = looked.first_place + len(batch) - 1
+        self.place = looked.first_place + looked.block.count - 1
 
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:
@@ -705,12 +703,13 @@ class LogReader:
         return self.bench.producer or ", ".join(sorted(self.steps.formats)) or None
 
 
-def _numbered(batches: Iterable[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
-    """Each batch of lines with the number of its first."""
+def _numbered(texts: Iterable[bytes]) -> Iterator[tuple[int, Block]]:
+    """Each block of lines with the number of its first."""
     place = 1
-    for batch in batches:
-        yield place, batch
-        place += len(batch)
+    for text in texts:
+        block = Block(text)
+        yield place, block
+        place += block.count
 
 
 def _nth(names: tuple[str, ...], word: bytes) -> str | None:

@@ -21,8 +21,8 @@
 -- column: signal VARCHAR : Signal that ended it, such as SIGKILL.
 -- column: exception VARCHAR : Type of its first Python exception.
 -- column: says VARCHAR : What that is about: peer_lost, timeout, mismatch (of collectives: each
---     member raises it), gpu_memory, host_memory, disk_full, or of CUDA what went wrong; null:
---     something else.
+--     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed, or of
+--     CUDA what went wrong; null: something else.
 -- column: file VARCHAR : File of the program's own last frame.
 -- column: line INTEGER : Line in that file.
 -- column: function VARCHAR : Function.
@@ -32,7 +32,8 @@
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
 -- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
---     cancelled, preempted, evicted, deadline, node failure, out of memory; null: a process.
+--     cancelled, preempted, evicted, deadline, node failure, out of memory, or terminated where
+--     only its launcher was told to end; null: a process.
 -- column: source_id INTEGER : File.
 -- column: place BIGINT : First line that tells of it.
 WITH
@@ -221,6 +222,11 @@ WITH
         WHERE code = 'job-cancelled'
         GROUP BY source_id
     ),
+    last_steps AS (
+        SELECT source_id, max(place) AS place
+        FROM job_step
+        GROUP BY source_id
+    ),
     job_states AS (
         SELECT
             source_id,
@@ -232,6 +238,13 @@ WITH
         FROM log_event
         WHERE
             code = 'job-state'
+            -- A launcher that was told to end and whose log goes on was begun again.
+            AND NOT EXISTS (
+                SELECT 1 FROM last_steps
+                WHERE
+                    last_steps.source_id = log_event.source_id
+                    AND last_steps.place > log_event.place
+            )
             AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
     ),
     scheduled AS (
@@ -247,7 +260,11 @@ WITH
         QUALIFY
             -- Of events alone nothing names the job.
             min(said['job']) OVER () IS NOT DISTINCT FROM max(said['job']) OVER ()
-            AND row_number() OVER (ORDER BY time_ns DESC NULLS FIRST, place DESC, source_id) = 1
+            -- Why its launcher was told to end, a scheduler's own records say.
+            AND row_number() OVER (
+                ORDER BY said['why'] IS NOT DISTINCT FROM 'terminated',
+                time_ns DESC NULLS FIRST, place DESC, source_id
+            ) = 1
     ),
     -- Whom PyTorch aborts once a collective has timed out, or its watchdog stands still.
     timed_out AS (
@@ -267,11 +284,6 @@ WITH
                 )
                 AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
         )
-    ),
-    last_steps AS (
-        SELECT source_id, max(place) AS place
-        FROM job_step
-        GROUP BY source_id
     ),
     told AS (
         SELECT

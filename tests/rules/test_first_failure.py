@@ -58,11 +58,10 @@ def test_the_rank_that_raised_is_named_and_those_that_followed_are_not() -> None
         (failed(1), "it died, and how is not said", "model"),
         (failed(1, exception="torch.OutOfMemoryError", says="gpu_memory", file="a.py", line=3),
          "torch.OutOfMemoryError in a.py, line 3; GPU memory ran out", "model"),
+        (failed(1, exception="RuntimeError", says="loader_killed"),
+         "a worker of its data loader was killed", "platform"),
         (failed(1, exception="RuntimeError", says="uncorrectable ECC error"),
          "RuntimeError; uncorrectable ECC error", "hardware"),
-        (failed(1, exception="RuntimeError", says="loader_killed"),
-         "RuntimeError; a worker of its data loader was killed, as where memory runs out",
-         "platform"),
         (failed(1, exception="RuntimeError", says="shared_memory"), "out of shared memory (/dev",
          "platform"),
         (failed(1, signal="SIGSEGV"), "ended by SIGSEGV", "framework"),
@@ -194,6 +193,21 @@ def test_what_no_scheduler_sends_still_failed_first(how: Row) -> None:
     (finding,) = found(failed(1, **how), ended(0), scheduled("cancelled"))
     assert finding.scope.ranks == (1,)
     assert "was cancelled" in finding.summary
+
+
+def test_a_launcher_that_was_told_to_end_is_said_and_blames_nobody() -> None:
+    (finding,) = found(ended(0), scheduled("terminated"))
+    assert (finding.scope.ranks, finding.severity) == ((), Severity.MINOR)
+    assert finding.summary.startswith("The job's launcher was told to end from outside")
+    (alone,) = found(scheduled("terminated"))
+    assert "scheduler's" not in alone.summary + alone.confidence.basis
+
+
+@pytest.mark.parametrize("how", [{"signal": "SIGKILL"}, {"exception": "ValueError"}])
+def test_who_failed_before_a_launcher_was_told_to_end_still_failed_first(how: Row) -> None:
+    """Slurm ends the launchers of the other hosts because of it."""
+    (finding,) = found(failed(1, **how), ended(0), scheduled("terminated"))
+    assert finding.scope.ranks == (1,)
 
 
 def test_a_failed_node_is_named_where_the_scheduler_names_it() -> None:

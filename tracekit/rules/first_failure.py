@@ -44,6 +44,7 @@ from tracekit.wording import ranges, ranks_phrase, safe, sentence
 NEEDS = "the output of the job's launcher or scheduler to its end"
 _OWN = "nothing"
 _OUT_OF_MEMORY, _NODE_FAILURE = "out of memory", "node failure"
+_TERMINATED = "terminated"
 _ENDED_FOR = {
     "time limit": "its time limit was reached",
     "deadline": "its deadline was reached",
@@ -61,7 +62,7 @@ _WORDS = {
     "gpu_memory": "GPU memory ran out",
     "host_memory": "host memory ran out",
     "disk_full": "no space was left on a device",
-    "loader_killed": "a worker of its data loader was killed, as where memory runs out",
+    "loader_killed": "a worker of its data loader was killed",
     "shared_memory": "a worker of its data loader ran out of shared memory (/dev/shm)",
 }
 _POD = "pod/"
@@ -132,7 +133,9 @@ def _is_sent(row: Row, by: Row | None) -> bool:
     """Whether the scheduler may have sent what ended a process of the job's last launch."""
     return bool(
         by is not None
-        and by["scheduler"] != _OUT_OF_MEMORY  # there the kernel chose
+        # There the kernel chose; and of a launcher that was told to end it ends by signals of its
+        # own, which follow anyway: another host's process may have been killed before.
+        and by["scheduler"] not in (_OUT_OF_MEMORY, _TERMINATED)
         and not row["is_resumed"]
         and row["exception"] is None
         and row["memory_of"] is None
@@ -166,7 +169,7 @@ def _scheduled(facts: Facts, by: Row, rows: list[Row]) -> Finding:
     host = by["host"] if is_fault else None
     on = f" ({safe(host)})" if host else ""
     summary = f"{_scheduler_says(by)}{on}."
-    evidence = [Evidence("records of the scheduler", 1, "count", query="failures",
+    evidence = [Evidence(f"records of the {_speaker(by)}", 1, "count", query="failures",
                          rows=facts.places([by], unit="line "))]  # fmt: skip
     if rows:
         summary += " The processes that the logs show to have ended may only have followed."
@@ -176,7 +179,7 @@ def _scheduled(facts: Facts, by: Row, rows: list[Row]) -> Finding:
         summary,
         evidence,
         by=["log"],
-        basis="the scheduler's word, and no process that failed on its own",
+        basis=f"the {_speaker(by)}'s word, and no process that failed on its own",
         # A step whose process was killed for memory may have gone on.
         least=_LEAST.get(why, Severity.MINOR),
         owner="hardware" if why == _NODE_FAILURE else "platform",
@@ -186,7 +189,15 @@ def _scheduled(facts: Facts, by: Row, rows: list[Row]) -> Finding:
     )
 
 
+def _speaker(by: Row) -> str:
+    return "launcher" if by["scheduler"] == _TERMINATED else "scheduler"
+
+
 def _scheduler_says(by: Row) -> str:
+    if by["scheduler"] == _TERMINATED:
+        return (
+            "The job's launcher was told to end from outside (cancelled, preempted, at its limit)"
+        )
     return f"The job's scheduler says that {_ENDED_FOR.get(by['scheduler'], safe(by['scheduler']))}"
 
 
@@ -216,6 +227,8 @@ def _remedy_scheduled(why: str) -> str:
         return (
             "ask who cancelled it, and why; what had gone wrong before stands in the job's output"
         )
+    if why == _TERMINATED:
+        return "ask the scheduler why, and who cancelled it; save when the signal comes"
     if why == "evicted":
         return "ask for what the pod uses (requests and limits); save often enough to lose little"
     return "save when the scheduler warns (sbatch --signal), and let the job go on by --requeue"
@@ -380,12 +393,14 @@ def _confirm(row: Row) -> str:
 
 
 def _remedy(row: Row) -> str:
-    if row["memory_of"] or row["says"] in ("host_memory", "loader_killed"):
+    if row["memory_of"] or row["says"] == "host_memory":
         return _MORE_MEMORY
     if row["says"] == "shared_memory":
         return "a larger /dev/shm (docker run --shm-size), or fewer workers of the data loader"
     if row["says"] == "gpu_memory":
         return "a smaller microbatch, recomputation or sharding; expandable_segments if fragmented"
+    if row["says"] == "loader_killed":
+        return "look for what killed it: mostly the host's memory, or a small /dev/shm"
     if row["says"] == "disk_full":
         return "make room where checkpoints and caches are written"
     if row["exception"]:

@@ -92,12 +92,19 @@ _ClickException: type[Exception] = next(
 )
 
 
+def _asks_json(arguments: Sequence[str]) -> bool:
+    """Whether messages are to be JSON, where a mistake in another option was seen first."""
+    pairs = zip(arguments, arguments[1:], strict=False)
+    return "--log-format=json" in arguments or ("--log-format", "json") in pairs
+
+
 def run(arguments: Sequence[str]) -> object:
     """Do what the arguments say; what the command returns, or an exit code."""
     try:
         return _application()(args=arguments, prog_name="tracekit", standalone_mode=False)
     except _ClickException as error:
-        if STATE.is_log_json:
+        if STATE.is_log_json or _asks_json(arguments):
+            STATE.is_log_json = True
             fail(error.format_message())  # type: ignore[attr-defined]  # as below
             return 2
         error.message = safe_lines(error.message)  # type: ignore[attr-defined]  # what every

@@ -240,7 +240,7 @@ def test_a_disk_without_room_for_a_night_is_named_before_a_table_is_begun(
     before = tables(tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
-    with pytest.raises(StoreError, match="No space left on device: .* MB may be needed, 0.1 MB"):
+    with pytest.raises(StoreError, match=r"No space left on device: .* MB may be needed, 0.1 MB"):
         rolled(lake, 2)
     assert tables(tmp_path) == before
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10**9))

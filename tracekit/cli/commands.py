@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -94,8 +95,7 @@ _ClickException: type[Exception] = next(
 
 def _asks_json(arguments: Sequence[str]) -> bool:
     """Whether messages are to be JSON, where a mistake in another option was seen first."""
-    pairs = zip(arguments, arguments[1:], strict=False)
-    return "--log-format=json" in arguments or ("--log-format", "json") in pairs
+    return "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments)
 
 
 def run(arguments: Sequence[str]) -> object:

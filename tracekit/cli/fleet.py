@@ -201,7 +201,9 @@ FailOnNewOpt = Annotated[
     FailOn | None,
     typer.Option("--fail-on", help="Exit 1 where something new is of this severity or above."),
 ]
-StrictOpt = Annotated[bool, typer.Option("--strict", help="Exit 2 where a run, or the notify command, failed.")]
+StrictOpt = Annotated[
+    bool, typer.Option("--strict", help="Exit 2 where a run, or the notify command, failed.")
+]
 NotifyOpt = Annotated[
     str | None,
     typer.Option(

@@ -234,8 +234,8 @@ class FleetStore:
     def _failed(self, each: Table, done: str, error: Exception) -> StoreError:
         """What went wrong, without the library's words: they may quote what a store answered."""
         hint = (
-            "put a copy of the folder fleet in its place; or remove it, and tracekit rollup makes it "
-            "again from the runs that are there, without those that were pruned"
+            "put a copy of the folder fleet in its place; or remove it, and tracekit rollup makes "
+            "it again from the runs that are there, without those that were pruned"
         )
         why = type(error).__name__
         if self._options is not None:

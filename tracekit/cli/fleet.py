@@ -275,9 +275,10 @@ def rollup(
     from tracekit.cluster import cluster_of
     from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
+    from tracekit.fleet.nights import keep, told_before
     from tracekit.fleet.rollup import rolled_up
     from tracekit.fleet.store import FleetStore
-    from tracekit.fleet.summary import Links
+    from tracekit.fleet.summary import Links, to_json
     from tracekit.runs import available_cpus
 
     del log_format
@@ -313,7 +314,8 @@ def rollup(
     if day is None:
         note("the lake has no run yet")
         return 2 if strict and rolled.failed else 0
-    night = judged(store, day, rolled, price=stated)
+    night = judged(store, day, rolled, price=stated, told=told_before(store.folder, day))
+    keep(store.folder, day, to_json(night))
     _log_counts(rolled, day)
     links = None
     if site is not None:
@@ -465,6 +467,7 @@ def site(
     from tracekit.errors import InputError
     from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
+    from tracekit.fleet.nights import told_before
     from tracekit.fleet.rollup import Rolled
     from tracekit.fleet.site import check_folder
     from tracekit.fleet.store import FleetStore
@@ -481,7 +484,7 @@ def site(
         store,
         opened_lake,
         folder,
-        judged(store, day, Rolled(), price=stated),
+        judged(store, day, Rolled(), price=stated, told=told_before(store.folder, day)),
         count=reports,
         workers=workers or available_cpus(),
         memory_bytes=o.parse_size(memory, "--memory"),

@@ -83,7 +83,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
 def documented() -> str:
     """The configuration that docs/cluster.md shows."""
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.S)
-    return next(b for b in blocks if b.startswith("kubernetes:"))
+    return str(next(b for b in blocks if b.startswith("kubernetes:")))
 
 
 def started(folder: Path) -> str:

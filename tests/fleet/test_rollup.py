@@ -31,7 +31,7 @@ from tracekit.fleet import store as fleet_store
 from tracekit.fleet.lake import Entry, make_lake
 from tracekit.fleet.rollup import rolled_up
 from tracekit.fleet.store import FleetStore
-from tracekit.fleet.tables import TABLES
+from tracekit.fleet.tables import SCHEMA_VERSION, TABLES
 from traces import BASE_NS, write_job
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -251,12 +251,12 @@ def test_tables_of_a_newer_tracekit_are_left_alone(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = FleetLake(tmp_path, fleet)
-    monkeypatch.setattr(rollup, "SCHEMA_VERSION", rollup.SCHEMA_VERSION + 1)
+    monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
     rolled(lake, 1)
     monkeypatch.undo()
     with pytest.raises(StoreError, match="a newer tracekit wrote these tables"):
         rolled(lake, 2)
-    monkeypatch.setattr(rollup, "SCHEMA_VERSION", rollup.SCHEMA_VERSION + 2)
+    monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 2)
     assert len(rolled(lake).done) == 12  # older rows are made again
 
 

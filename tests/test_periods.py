@@ -324,13 +324,13 @@ def repeated(*words: str) -> list[str]:
     return [text[c.first : c.last + 1] for c in repetitions(program(*words))]
 
 
-TOKEN = "mAnmAnmAnBk"
+DECODED = "mAnmAnmAnBk"
 """Three layers with a collective each, and the choice of the token, which all hear of."""
 
 
 def test_a_token_is_what_a_decoder_repeats_and_not_its_layer() -> None:
-    assert repeated(*[TOKEN] * 6) == [TOKEN] * 6
-    assert repeated(*[TOKEN] * 4) == []  # too few
+    assert repeated(*[DECODED] * 6) == [DECODED] * 6
+    assert repeated(*[DECODED] * 4) == []  # too few
 
 
 def test_layers_that_nothing_separates_are_what_repeats() -> None:
@@ -338,14 +338,17 @@ def test_layers_that_nothing_separates_are_what_repeats() -> None:
 
 
 def test_what_is_done_now_and_then_is_no_other_repetition() -> None:
-    logged = TOKEN + "d"
-    assert len(repeated(TOKEN, TOKEN, logged, TOKEN, TOKEN, logged, TOKEN, TOKEN, logged)) == 9
+    logged = DECODED + "d"
+    assert (
+        len(repeated(DECODED, DECODED, logged, DECODED, DECODED, logged, DECODED, DECODED, logged))
+        == 9
+    )
 
 
 def test_repetitions_of_which_two_differ_are_none() -> None:
     other = "mAnmAnBk"
-    assert len(repeated(*[TOKEN] * 5, other, *[TOKEN] * 5)) == 10
-    assert repeated(*[TOKEN] * 3, other, *[TOKEN] * 3, other, *[TOKEN] * 3) == []
+    assert len(repeated(*[DECODED] * 5, other, *[DECODED] * 5)) == 10
+    assert repeated(*[DECODED] * 3, other, *[DECODED] * 3, other, *[DECODED] * 3) == []
 
 
 def test_without_collectives_nobody_waits_and_nothing_is_a_repetition() -> None:

@@ -9,10 +9,10 @@ kernels as the cell that most are like. At least three besides the first have to
 
 A cell that begins with something else (an evaluation, the start of the capture) and ends like the
 others is a step from there on, unless that comes regularly. Nothing is said where updates are of
-several kinds, or where they are spread through the backward pass: better no step than a microbatch or a
-layer that is taken for one.
+several kinds, or where they are spread through the backward pass: better no step than a microbatch
+or a layer that is taken for one.
 
-A process that updates nothing has no step, but it may do the same again and again (``repetitions``).
+A process that updates nothing may do the same again and again all the same: ``repetitions``.
 """
 
 from __future__ import annotations

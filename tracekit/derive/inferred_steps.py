@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tracekit.derive.periods import Cell, Launches, cells
+from tracekit.derive.host_launches import host_launches
+from tracekit.derive.periods import Cell, Launches, cells, repetitions
 from tracekit.derive.step_numbers import align
 
 if TYPE_CHECKING:
@@ -90,7 +92,9 @@ def infer_steps(
     steps: dict[int, list[dict[str, Any]]] = {}
     for source_id in sorted(placed.keys() - known.keys()):
         launches = _read(con, source_id)
-        listed = _rows(launches, source_id, cells(launches))
+        if not len(launches):
+            launches = _of_host(con, source_id)
+        listed = _steps_of(launches, source_id)
         if listed:
             steps[source_id] = listed
     if not steps:
@@ -142,6 +146,13 @@ def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
     )
 
 
+def _of_host(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
+    """What a rank that has no device asked of its host, and which of it is the optimizer's."""
+    launches = host_launches(con, source_id)
+    update = _is_in_update(con, source_id, launches.at)
+    return replace(launches, is_update=update, is_by_range=bool(update.any()))
+
+
 def _is_in_update(con: duckdb.DuckDBPyConnection, source_id: int, at: Ints) -> Bools:
     """Whether the last call of an optimizer that had begun at a moment had not ended.
 
@@ -169,13 +180,24 @@ def _by_appearance(numbers: Ints) -> tuple[Ints, Ints]:
     return ordinals[at], values[order]
 
 
-def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _steps_of(launches: Launches, source_id: int) -> list[dict[str, Any]]:
+    """By the updates of the parameters; where there is none, by what is repeated."""
+    if launches.is_update.any():
+        said_by = "optimizer" if launches.is_by_range else "period"
+        return _rows(launches, source_id, cells(launches), said_by)
+    return _rows(launches, source_id, repetitions(launches), "repetition")
+
+
+def _rows(
+    launches: Launches, source_id: int, cells: Sequence[Cell], said_by: str
+) -> list[dict[str, Any]]:
     """One step follows another without a gap: waiting for input belongs to the step after it."""
     rows = []
     for cell in cells:
         first, last = cell.first, cell.last
         start = int(launches.at[0]) - FIRST_NS if first == 0 else _border(launches, first)
         end = _border(launches, last + 1)
+        of_device = launches.start[first : last + 1], launches.end[first : last + 1]
         rows.append(
             {
                 "source_id": source_id,
@@ -184,10 +206,10 @@ def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dic
                 "start_ns": start,
                 "end_ns": end,
                 "dur_ns": end - start,
-                "gpu_start_ns": int(launches.start[first : last + 1].min()),
-                "gpu_end_ns": int(launches.end[first : last + 1].max()),
+                "gpu_start_ns": None if launches.is_host else int(of_device[0].min()),
+                "gpu_end_ns": None if launches.is_host else int(of_device[1].max()),
                 "is_partial": False,
-                "step_source": "optimizer" if launches.is_by_range else "period",
+                "step_source": said_by,
             }
         )
     return rows

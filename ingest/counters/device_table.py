@@ -169,9 +169,7 @@ def _settled(layout: Layout, source: SourceFile, sink: Sink) -> Layout:
         meaning = column.meaning
         found = open_units.told(meaning.counter, meaning.unit or "", of_counter[meaning.counter])
         if found is None:
-            unread.setdefault("neither its header nor its numbers say its unit", []).append(
-                column.header
-            )
+            unread.setdefault(open_units.UNDECIDED, []).append(column.header)
             continue
         said[found.unit].append(column.header)
         columns.append(column._replace(meaning=meaning._replace(scale=found.scale), is_open=False))

@@ -125,6 +125,8 @@ class _Reader:
         self._stream = stream
         self._samples = GpuSamples(sink, source)
         self._layout: Layout[Meaning] | None = None
+        self._undecided: list[str] = []
+        """Headers whose unit nothing says."""
         self._line = 0
         self._is_local = False
         self._is_utc = says_utc(source.name)
@@ -184,7 +186,9 @@ class _Reader:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
             self._layout = self._settled(self._layout)
             if self._layout.is_wide:
-                count_unread(self._sink, self._layout.unread, UNKNOWN)
+                names = [name for name in self._layout.unread if name not in self._undecided]
+                count_unread(self._sink, names, UNKNOWN)
+                count_unread(self._sink, self._undecided, open_units.UNDECIDED, "_of_no_unit")
         if block.strip():
             self._rows(block, first_line)
 
@@ -216,6 +220,7 @@ class _Reader:
             found = open_units.told(meaning.counter, "0..1", sizes[meaning.counter])
             if found is None:
                 del counters[at]
+                self._undecided.append(layout.header[at].strip())
                 continue
             counters[at] = meaning._replace(scale=found.scale)
             said[found.unit].append(layout.header[at].strip())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+UNDECIDED = "neither its header nor its numbers say its unit"
 UNITS = ("0..1", "Hz", "bytes")
 """Of the counters that are told so."""
 MAX_RATIO = 1.0

@@ -13,9 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 import samples
 from hypothesis import given, settings
@@ -23,7 +25,8 @@ from hypothesis import strategies as st
 
 from accuracy.twins import TWINS
 from soaks import soak
-from tracekit import api
+from tracekit import api, schema
+from tracekit.derive import inferred_steps
 from tracekit.derive.inferred_steps import UPDATE
 from tracekit.derive.periods import Cell, Launches, cells, repetitions
 from tracekit.simulate import Request, write
@@ -266,6 +269,50 @@ def test_every_launch_of_a_simulated_job_is_in_its_step(
     priced = [f for f in report.findings if f.impact.s_per_step is not None]
     assert all("inferred" in f.confidence.basis for f in priced)
     assert not any("inferred" in f.confidence.basis for f in ours.findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "updates", "ranges", "is_read"),
+    [
+        ("multi_tensor_apply_adam", 3, 0, True),
+        ("multi_tensor_apply_adam", 2, 0, False),  # just below
+        ("decode_attention", 9, 0, False),
+        ("decode_attention", 9, 1, True),  # a range may say that any work is the optimizer's
+    ],
+)
+def test_launches_are_read_only_where_there_are_updates_enough(
+    monkeypatch: pytest.MonkeyPatch, name: str, updates: int, ranges: int, is_read: bool
+) -> None:
+    read: list[int] = []
+    original = inferred_steps._read
+    monkeypatch.setattr(
+        inferred_steps, "_read", lambda con, source: read.append(source) or original(con, source)
+    )
+    monkeypatch.setattr(inferred_steps, "cells", lambda _: [])
+    with duckdb.connect() as con:
+        for table in ("gpu_op", "annotation", "collective"):
+            con.register("empty", schema.table(table).arrow_schema().empty_table())
+            con.execute(f"CREATE TABLE {table} AS FROM empty")
+        for i in range(updates):
+            con.execute(
+                "INSERT INTO gpu_op BY NAME SELECT 7 AS source_id, $i AS place, $name AS name, "
+                "$i * 100 AS launch_start_ns, $i * 100 + 50 AS start_ns, 10 AS dur_ns",
+                {"i": i, "name": name},
+            )
+        # Without a launch a kernel is no update of a step.
+        con.execute(
+            "INSERT INTO gpu_op BY NAME SELECT 7 AS source_id, 99 AS place, "
+            "'multi_tensor_apply_adam' AS name, 5 AS start_ns, 10 AS dur_ns"
+        )
+        for _ in range(ranges):
+            con.execute(
+                "INSERT INTO annotation BY NAME SELECT 7 AS source_id, 0 AS start_ns, "
+                "900 AS dur_ns, 'Optimizer.step#Adam.step' AS name"
+            )
+        context = pa.table({"source_id": [7], "attempt": [1], "rank": [0], "capture_id": [0]})
+        marked = schema.table("step").arrow_schema().empty_table()
+        assert inferred_steps.infer_steps(con, context, marked, cast("Any", None)) is None
+    assert read == [7] * is_read
 
 
 def test_ranks_without_markers_take_the_numbers_of_those_with(tmp_path: Path) -> None:

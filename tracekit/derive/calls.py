@@ -245,3 +245,20 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
             column = column.fill_null(NOBODY) if column.null_count else column
             ints[name] = column.to_numpy(zero_copy_only=False).astype(np.int64)
     return Calls(rows, ints)
+
+
+class SomeCalls(Calls):
+    """Some rows of calls, with what all rows decide as columns: ``kind``, ``is_synchronising``."""
+
+    def __len__(self) -> int:
+        return len(self["kind"])
+
+    @cached_property
+    def kind(self) -> Ints:
+        """As all calls have it."""
+        return self["kind"]
+
+    @cached_property
+    def is_synchronising(self) -> Bools:
+        """As all calls have it."""
+        return self["is_synchronising"].astype(bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import samples
@@ -31,7 +32,8 @@ def test_a_token_is_the_step_and_takes_what_was_measured(case: str) -> None:
 @pytest.mark.parametrize("case", ["slow-rank", "pause"])
 def test_the_fault_is_named_and_costs_what_it_was_measured_to(case: str) -> None:
     document = samples.diagnosis(DECODING / case).document
-    (fault,) = truth(case)["faults"]  # type: ignore[misc]
+    faults: Any = truth(case)["faults"]
+    (fault,) = faults
     verdict = next(f for f in document.findings if f.id == document.verdict.finding)
     assert verdict.rule in fault["expected_rules"]
     assert list(verdict.scope.ranks) == fault["where"]["ranks"]

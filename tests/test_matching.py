@@ -434,6 +434,30 @@ def test_sends_pair_with_receives_in_order() -> None:
     assert [r["pp_rank"] for r in result["rank"].to_pylist()] == [0, 1]
 
 
+@pytest.mark.parametrize("description", ["mesh_pp", "undefined"])
+def test_numbers_within_a_group_are_of_the_one_that_is_named_a_pipeline(description: str) -> None:
+    """gloo says the other's number within a group, and not which group. Of two pipelines of two
+    ranks the groups between them hold the same number for one member, and its own for another, so
+    that they cannot be meant where none is named."""
+    rows, groups = [], []
+    for index in range(10):
+        at = index * 10
+        for first in (0, 2):
+            facts = {"is_p2p": True, "timeline": "host", "stream": None}
+            rows.append(call(first, index, at, at + 2, op="send", peer_group_rank=1, **facts))
+            rows.append(
+                call(first + 1, index, at - 1, at + 2, op="recv", peer_group_rank=0, **facts)
+            )
+    for members in ([0, 1], [2, 3]):
+        groups += [listed(r, members, f"p{members[0]}", description) for r in members]
+    for members in ([0, 2], [1, 3]):
+        groups += [listed(r, members, f"d{members[0]}", "mesh_dp") for r in members]
+    result = run(rows, 4, groups)
+    found = instances(result)
+    assert len(found) == 20
+    assert {tuple(r for r, _ in members) for members in found.values()} == {(0, 1), (2, 3)}
+
+
 def test_sends_to_somebody_unknown_are_left_alone() -> None:
     rows = [call(r, i, i, i + 1, op="send", is_p2p=True) for r in (0, 1) for i in range(5)]
     result = run(rows, 2)

@@ -191,8 +191,9 @@ WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 -- this communicator together: its own time since then less the waiter's. Own time is time without
 -- exposed communication, so what the holder lost by leaving that collective late, or by waiting for
 -- others meanwhile (a receive from a late rank), is inherited and not counted. Operations with a
--- root are no common exit where the communicator has others: a leaf leaves them when it came, by its
--- own doing. Nothing is counted before the first common exit, nor waiting below the clocks' error.
+-- root are no common exit where the communicator has others: a leaf leaves them when it came, by
+-- its own doing. Nothing is counted before the first common exit, nor waiting below the clocks'
+-- error.
 --
 -- A waiter that runs ahead has its next calls in a queue: each starts as soon as the one before
 -- ends, and the time between says nothing of its work, which it did long before. What the holder

@@ -51,8 +51,7 @@ def host_launches(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
     start, end = keys[2][order], keys[1][order]
     before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end))[: len(end)]
     kept = order[(start >= before) | is_call[order]]
-    names = np.array(rows["name"].to_pylist(), object)[kept]
-    codes = np.unique(names.astype(str), return_inverse=True)[1]
+    codes = rows["name"].combine_chunks().dictionary_encode().indices.to_numpy()[kept]
     at, done = keys[2][kept], keys[1][kept]
     none: Bools = np.zeros(len(kept), np.bool_)
     return Launches(

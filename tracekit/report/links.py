@@ -58,7 +58,8 @@ def _is_bounded_by(symptom: Finding, cause: Finding) -> bool:
     together is more than the step loses."""
     low_s, cost_s = symptom.impact.low_s_per_step, cause.impact.s_per_step
     return (
-        bool(symptom.scope.ranks)
+        "lateness" in {*rule(cause.rule).explains} & {*rule(symptom.rule).symptom_of}
+        and bool(symptom.scope.ranks)
         and set(symptom.scope.ranks) == set(cause.scope.ranks)
         and cause.severity.weight >= max(symptom.severity.weight, Severity.MAJOR.weight)
         and None not in (low_s, cost_s)

@@ -146,9 +146,7 @@ def test_beside_traces_the_log_says_where_in_the_job_they_lie(tmp_path: Path) ->
     assert "training log" not in "   ".join(alone.notes.data_lines)
 
 
-@pytest.mark.parametrize(
-    ("first_slow", "says"), [(100, "so the traces cannot say why"), (395, "")]
-)
+@pytest.mark.parametrize(("first_slow", "says"), [(100, "so the traces cannot say why"), (395, "")])
 def test_beside_traces_what_stands_out_in_the_job_is_told_and_whether_it_was_profiled(
     tmp_path: Path, first_slow: int, says: str
 ) -> None:
@@ -190,3 +188,17 @@ def test_a_log_whose_steps_nobody_knows_says_how_to_name_them(tmp_path: Path) ->
     assert hint in "   ".join(report.notes.data_lines)
     other = log_of(tmp_path / "rank0.log", [1.0] * 50, BEGIN)
     assert hint not in "   ".join(api.open([other, log]).diagnose().notes.data_lines)
+
+
+def test_metrics_without_a_bar_say_that_they_name_no_step(tmp_path: Path) -> None:
+    """As Hugging Face's Trainer prints them with disable_tqdm."""
+    log = tmp_path / "train.log"
+    log.write_text(
+        "".join(
+            f"{{'loss': {5 - n / 10}, 'grad_norm': 1.3, 'learning_rate': 4e-05, 'epoch': {n / 8}}}\n"
+            for n in range(30)
+        )
+    )
+    told = "   ".join(api.open(log).diagnose().notes.data_lines)
+    assert "its dictionaries of metrics name neither a step nor a time" in told
+    assert "step_pattern" not in told

@@ -102,7 +102,8 @@ _UNKNOWN = (
 )
 _BARE = (
     "a log without a step; its dictionaries of metrics name neither a step nor a time (Hugging "
-    "Face's Trainer without its bar prints them so): give the run's TensorBoard files, or leave disable_tqdm off"
+    "Face's Trainer without its bar prints them so): give the run's TensorBoard files, or leave "
+    "disable_tqdm off"
 )
 
 

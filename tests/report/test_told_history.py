@@ -195,7 +195,7 @@ def test_metrics_without_a_bar_say_that_they_name_no_step(tmp_path: Path) -> Non
     log = tmp_path / "train.log"
     log.write_text(
         "".join(
-            f"{{'loss': {5 - n / 10}, 'grad_norm': 1.3, 'learning_rate': 4e-05, 'epoch': {n / 8}}}\n"
+            f"{{'loss': {5 - n / 10}, 'grad_norm': 1.3, 'learning_rate': 4e-05, 'epoch': 1}}\n"
             for n in range(30)
         )
     )

@@ -67,7 +67,8 @@ _WORDS = {
 _POD = "pod/"
 _MORE_MEMORY = "find what took the memory (workers, caches, pinned copies), or raise the limit"
 _OWNERS: dict[str, Owner] = {
-    "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform", "gpu_memory": "model",
+    "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform",
+    "gpu_memory": "model",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
 }  # fmt: skip
 

@@ -136,7 +136,8 @@ def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list
 
 def _is_still(lines: Lines) -> Bools:
     """Lines within one tick of a coarse clock, which tell nothing of their own time."""
-    return (lines.dur == 0) & (lines.wall == 0) & ~lines.is_first
+    is_still: Bools = (lines.dur == 0) & (lines.wall == 0) & ~lines.is_first
+    return is_still
 
 
 def _moved(lines: Lines, is_still: Bools) -> Lines:

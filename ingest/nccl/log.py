@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import STEP_PATTERN, IngestOptions, Sink, SourceFile
-from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
+from tracekit.ingest.nccl import bench, checks, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
@@ -91,7 +91,8 @@ MAX_SHAPES = 5000
 SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
 WORDS = (
-    b"CCL", *watchdog.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS, *stacks.WORDS,
+    b"CCL", *watchdog.WORDS, *checks.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS,
+    *stacks.WORDS,
 )  # fmt: skip
 """Each line that is read has one of these, or stands in a table of nccl-tests."""
 _ANY_WORD = any_of(WORDS)
@@ -134,6 +135,7 @@ class LogReader:
         self.comm_rows = Rows(sink, "nccl_comm", COMM_COLUMNS)
         self.bench = bench.BenchReader(sink, self._plain_event)
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
+        self.checks = checks.CheckReader(sink)
         self.steps = StepReader(
             sink, dict(source.columns).get(STEP_PATTERN), rank_of_name(source.name)
         )
@@ -233,6 +235,8 @@ class LogReader:
     def _rest(self, line: bytes, *, is_piece: bool) -> None:
         """A line, or a piece of one, that is not NCCL's."""
         if watchdog.KEY.search(line) and self.watchdog.take(line, self.place):
+            return
+        if checks.KEY.search(line) and self.checks.take(line, self.place):
             return
         if endings.KEY.search(line):
             ending = endings.event_of(line)
@@ -612,6 +616,7 @@ class LogReader:
             )  # fmt: skip
         self.bench.finish(self.place)
         self.watchdog.finish()
+        self.checks.finish()
         self.steps.finish()
         is_local = not self.times and self.steps.basis != "epoch"
         self.failures.finish(keeps_times=is_local)
@@ -670,7 +675,7 @@ class LogReader:
         known = [n for n, _ in self.comms.processes if n is not None]
         hosts = sorted(set(known))
         is_ours = self.messages_count or self.bench.rows_count or self.bench.sections_count
-        others = (self.watchdog, self.steps, self.failures, self.stacks, self.timers)
+        others = (self.watchdog, self.checks, self.steps, self.failures, self.stacks, self.timers)
         has_found = bool(is_ours or any(reader.count for reader in others))
         facts: dict[str, object] = {
             "producer": self._producer(),

@@ -90,6 +90,8 @@ _SPAWNED_ENDED = re.compile(
 """PyTorch's multiprocessing.spawn: what ended one of its processes."""
 _CAUGHT = re.compile(rb": Caught \w{1,80} in \w{1,40} worker process \d")
 _ORIGINAL = b"Original "
+_OF_GROUP = re.compile(rb"  \+ Exception Group $")
+"""Before the traceback of a group of exceptions, whose lines stand behind a bar."""
 """PyTorch's data loader raises what its worker raised, and prints that one's traceback behind."""
 _SHELL = re.compile(
     rb": line \d{1,7}: +(\d{1,10}) (Killed|Segmentation fault|Bus error|Aborted|Terminated)\b"
@@ -121,13 +123,16 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
             b"Broken pipe", b"ncclRemoteError", b"remote process exit", b"connectFullMesh failed",
             b"communicator was aborted", b"failed to connect to", b"oneway delay",
             b"Socket closed", b"onnection was likely closed",
+            b"received errors while waiting for send/recv",
         ),
     ),
     ("gpu_memory", (b"CUDA out of memory", b"CUDA error: out of memory", b"HIP out of memory")),
     ("host_memory", (b"can't allocate memory", b"Cannot allocate memory")),
     ("disk_full", (b"No space left on device",)),
+    ("shared_memory", (b"is killed by signal: Bus error", b"out of shared memory")),
     ("loader_killed", (b"DataLoader worker (pid",)),
-    ("timeout", (b"imed out", b"imeout")),
+    ("timeout", (b"imed out", b"imeout", b"failed to pass monitoredBarrier")),
+    ("mismatch", (b"mismatch between collectives on ranks",)),
 )  # fmt: skip
 """What an exception's text may say, by words of it; the first counts."""
 _LAUNCHERS_OWN = (
@@ -234,7 +239,7 @@ class FailureReader:
                 place, "worker-exit", [*fields, *_ended(left["code"]), f"pid={int(left['pid'])}"]
             )
         if at >= 0:
-            prefix = line[:at].removesuffix(_ORIGINAL)
+            prefix = _OF_GROUP.sub(b"  | ", line[:at].removesuffix(_ORIGINAL))
             who, is_told = _who(prefix) + self._spawned, self._entry is not None
             self._spawned = []
             if self._entry is not None:

@@ -20,13 +20,14 @@
 -- column: exit_code INTEGER : Its exit code; null where a signal ended it, or unsaid.
 -- column: signal VARCHAR : Signal that ended it, such as SIGKILL.
 -- column: exception VARCHAR : Type of its first Python exception.
--- column: says VARCHAR : What that is about: peer_lost, timeout, gpu_memory, host_memory,
---     disk_full, loader_killed, or of CUDA what went wrong; null: something else.
+-- column: says VARCHAR : What that is about: peer_lost, timeout, mismatch (of collectives: each
+--     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed, or of
+--     CUDA what went wrong; null: something else.
 -- column: file VARCHAR : File of the program's own last frame.
 -- column: line INTEGER : Line in that file.
 -- column: function VARCHAR : Function.
--- column: follows VARCHAR : What it follows from: nothing (it failed on its own), a timeout, a lost
---     peer, or termination by the launcher.
+-- column: follows VARCHAR : What it follows from: nothing (it failed on its own), timeout,
+--     peer_lost, mismatch, or terminated (by the launcher).
 -- column: is_root BOOLEAN : Whether its launcher calls it the first failure.
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
@@ -187,8 +188,8 @@ WITH
         FROM (
             SELECT
                 *,
-                coalesce(says IN ('peer_lost', 'timeout'), false) AS is_late,
-                bool_and(coalesce(says IN ('peer_lost', 'timeout'), false)) OVER (
+                coalesce(says IN ('peer_lost', 'timeout', 'mismatch'), false) AS is_late,
+                bool_and(coalesce(says IN ('peer_lost', 'timeout', 'mismatch'), false)) OVER (
                     PARTITION BY launch, source_id
                 ) AS are_all_late
             FROM processes
@@ -265,7 +266,7 @@ WITH
                 time_ns DESC NULLS FIRST, place DESC, source_id
             ) = 1
     ),
-    -- Whom PyTorch aborts once a collective has timed out.
+    -- Whom PyTorch aborts once a collective has timed out, or its watchdog stands still.
     timed_out AS (
         SELECT DISTINCT
             coalesce(
@@ -276,9 +277,12 @@ WITH
                 {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
             ]) AS said
             FROM log_event
-            WHERE code = 'watchdog-timeout' AND len(fields) = len(list_distinct([
-                split_part(f, '=', 1) FOR f IN fields
-            ]))
+            WHERE
+                (
+                    code IN ('watchdog-timeout', 'watchdog-stuck')
+                    OR (code = 'watchdog-progress' AND 'is_timed_out=true' IN fields)
+                )
+                AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
         )
     ),
     told AS (
@@ -299,7 +303,7 @@ WITH
             CASE
                 WHEN f.memory_of IS NOT NULL THEN 'nothing'
                 -- An exception that it had before it was terminated says more than the signal.
-                WHEN f.says IN ('peer_lost', 'timeout') THEN f.says
+                WHEN f.says IN ('peer_lost', 'timeout', 'mismatch') THEN f.says
                 WHEN f.exception = 'KeyboardInterrupt' THEN 'terminated'
                 WHEN f.exception IS NOT NULL THEN 'nothing'
                 WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)

@@ -26,11 +26,18 @@ def events(text: str | bytes) -> list[dict[str, Any]]:
     return [{"code": r["code"], **dict(f.split("=", 1) for f in r["fields"])} for r in rows]
 
 
-@pytest.mark.parametrize("path", sorted(LOGS.glob("torchrun-*.log")), ids=lambda p: p.stem)
+RECORDED = [
+    path for kind in ("torchrun", "waiting", "differing") for path in sorted(LOGS.glob(f"{kind}-*"))
+]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda p: p.stem)
 def test_a_real_log_keeps_types_and_places_and_no_text(path: Path) -> None:
     sink = nccl_logs.read_file(path)
     rows = sink.tables["log_event"]
     codes = {"python-exception", "worker-exit", "worker-failed", "job-state"}
+    if not path.stem.startswith("torchrun"):
+        codes |= {"barrier-missed", "barrier-reached", "calls-differ"}
     assert {r["code"] for r in rows} <= codes
     assert SECRET not in sink.everything
     assert not sink.counts.get("torn_traceback")
@@ -287,3 +294,24 @@ def test_a_traceback_without_its_end_is_counted_and_a_long_one_ends() -> None:
     assert cut.counts["torn_traceback"] == 1
     endless = "Traceback (most recent call last):\n" + "  more\n" * 5000
     assert nccl_logs.read(endless).counts["torn_traceback"] == 1
+
+
+def test_a_loader_that_lacks_shared_memory_says_so() -> None:
+    head = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "a.py", line 3, in f\n'
+    bus = "[rank1]: RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is "
+    (event,) = events(head + bus + "possible that dataloader's workers are out of shared memory.\n")
+    assert event["says"] == "shared_memory"
+
+
+def test_a_group_of_exceptions_is_one() -> None:
+    text = """\
+[rank2]:   + Exception Group Traceback (most recent call last):
+[rank2]:   |   File "/job/train.py", line 31, in main
+[rank2]:   |     raise ExceptionGroup("many", [ValueError("a")])
+[rank2]:   | ExceptionGroup: many (1 sub-exception)
+[rank2]:   +-+---------------- 1 ----------------
+[rank2]:     | ValueError: a
+[rank2]:     +------------------------------------
+"""
+    (event,) = events(text)
+    assert (event["rank"], event["type"], event["line"]) == ("2", "ExceptionGroup", "31")

@@ -62,6 +62,8 @@ def test_the_rank_that_raised_is_named_and_those_that_followed_are_not() -> None
          "a worker of its data loader was killed", "platform"),
         (failed(1, exception="RuntimeError", says="uncorrectable ECC error"),
          "RuntimeError; uncorrectable ECC error", "hardware"),
+        (failed(1, exception="RuntimeError", says="shared_memory"), "out of shared memory (/dev",
+         "platform"),
         (failed(1, signal="SIGSEGV"), "ended by SIGSEGV", "framework"),
         (failed(1, signal="SIGABRT", says="an illegal memory access"),
          "its GPU met an illegal memory access and PyTorch ended it (SIGABRT)", "model"),
@@ -73,6 +75,26 @@ def test_how_it_ended_is_said_and_whose_it_is(row: Row, says: str, owner: str) -
     (finding,) = found(row, ended(0))
     assert says in finding.summary
     assert finding.owner == owner
+
+
+def test_one_that_alone_did_not_wait_in_vain_is_a_candidate() -> None:
+    waited = [failed(r, "timeout", exception="RuntimeError") for r in (0, 1, 3)]
+    (finding,) = found(*waited, ended(2))
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (2,)
+    assert finding.summary.endswith("does not say so. Rank 2 alone did not wait in vain.")
+    # As many were terminated as half of those that waited: the launcher was quick.
+    for rows in ([*waited[:2], ended(2)], [*waited, ended(2), ended(4)]):
+        (finding,) = found(*rows)
+        assert not finding.candidates.ranks
+    # Of one that no line names it cannot be said who it was.
+    (finding,) = found(*waited, failed(None, "terminated", signal="SIGTERM"))
+    assert not finding.candidates.ranks
+
+
+def test_calls_that_differ_are_raised_by_all_members_and_name_nobody() -> None:
+    (finding,) = found(*(failed(r, "mismatch", exception="RuntimeError") for r in range(4)))
+    assert finding.scope.ranks == finding.candidates.ranks == ()
 
 
 def test_those_who_all_lost_a_peer_name_nobody() -> None:

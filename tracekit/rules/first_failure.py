@@ -38,8 +38,8 @@ from collections.abc import Sequence
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.thresholds import Thresholds
-from tracekit.wording import ranges, safe, sentence
+from tracekit.rules.thresholds import Thresholds, threshold
+from tracekit.wording import ranges, ranks_phrase, safe, sentence
 
 NEEDS = "the output of the job's launcher or scheduler to its end"
 _OWN = "nothing"
@@ -63,12 +63,13 @@ _WORDS = {
     "host_memory": "host memory ran out",
     "disk_full": "no space was left on a device",
     "loader_killed": "a worker of its data loader was killed",
+    "shared_memory": "a worker of its data loader ran out of shared memory (/dev/shm)",
 }
 _POD = "pod/"
 _MORE_MEMORY = "find what took the memory (workers, caches, pinned copies), or raise the limit"
 _OWNERS: dict[str, Owner] = {
     "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform",
-    "gpu_memory": "model",
+    "shared_memory": "platform", "gpu_memory": "model",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
 }  # fmt: skip
 
@@ -77,7 +78,12 @@ MAX_NAMED = 8
 
 
 class FirstFailureThresholds(Thresholds):
-    """None: who ended on its own did so, or did not."""
+    """Who ended on its own did so, or did not; only who is a candidate is a question of numbers."""
+
+    max_silent_ratio: float = threshold(
+        0.49, "ranks that were terminated over those that waited in vain: beyond it the launcher "
+        "was quicker than their timeouts, and they may have waited as well"
+    )  # fmt: skip
 
 
 def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
@@ -248,14 +254,22 @@ def _finding(
     if not firsts:
         if not victims:
             return None
+        silent = _silent(victims, facts.limits(FirstFailureThresholds))
         # What all lost is not told by those who lost it.
         return facts.finding(
             Scope(),
             f"Every process that the logs show to have failed{where} lost a peer, waited in vain "
             f"or was terminated: the one that failed first does not say so."
+            + (f" {ranks_phrase(silent, ())} alone did not wait in vain." if silent else "")
             + (f" {_scheduler_says(by)}." if by is not None else ""),
             [_count("processes that failed because of another", victims, facts)],
             by=["log"],
+            candidates=Candidates(
+                ranks=tuple(sorted(silent)),
+                why="terminated without having waited in vain, as all others had",
+            )
+            if silent
+            else None,
             basis="no process of the logs failed on its own",
             least=Severity.MINOR,
             place="unknown",
@@ -301,6 +315,20 @@ def _finding(
         confirm=(_confirm(first),),
         remedy=(_MORE_MEMORY if _is_short_of_memory(first, by) else _remedy(first),),
     )  # fmt: skip
+
+
+def _silent(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
+    """Ranks that were terminated while most had waited for somebody: fewer than those, of one job.
+
+    Who waits in vain or loses a peer raises an exception; who stands still elsewhere does not.
+    """
+    waited = {r["rank"] for r in victims if r["follows"] in ("peer_lost", "timeout")}
+    ended = {r["rank"] for r in victims if r["follows"] == "terminated" and r["exception"] is None}
+    if None in waited | ended or waited & ended:
+        return []
+    if len(ended) > limits.max_silent_ratio * len(waited):
+        return []
+    return sorted(int(r) for r in ended)
 
 
 def _count(name: str, rows: Sequence[Row], facts: Facts) -> Evidence:
@@ -359,7 +387,7 @@ def _confirm(row: Row) -> str:
     host = f" on {safe(row['host'])}" if row["host"] else " on its host"
     if _is_pod(row):
         return f"kubectl describe {safe(row['task'])}; kubectl logs --previous {safe(row['task'])}"
-    if row["exception"] and not row["memory_of"]:
+    if row["exception"] and not row["memory_of"] and row["says"] != "loader_killed":
         return f"the lines from {row['place']} on in the log: what the exception says"
     return f"dmesg -T | grep -iE 'killed process|segfault|xid'{host}, for that time"
 
@@ -367,6 +395,8 @@ def _confirm(row: Row) -> str:
 def _remedy(row: Row) -> str:
     if row["memory_of"] or row["says"] == "host_memory":
         return _MORE_MEMORY
+    if row["says"] == "shared_memory":
+        return "a larger /dev/shm (docker run --shm-size), or fewer workers of the data loader"
     if row["says"] == "gpu_memory":
         return "a smaller microbatch, recomputation or sharding; expandable_segments if fragmented"
     if row["says"] == "loader_killed":

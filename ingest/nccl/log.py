@@ -97,6 +97,16 @@ WORDS = (
 """Each line that is read has one of these, or stands in a table of nccl-tests."""
 _ANY_WORD = any_of(WORDS)
 
+_UNKNOWN = (
+    "a log without a step, a failure or a line of NCCL, its tests or watchdog; how its steps read, "
+    "job.toml may say ([[source]] path, step_pattern)"
+)
+_BARE = (
+    "a log without a step; its dictionaries of metrics name neither a step nor a time (Hugging "
+    "Face's Trainer without its bar prints them so): give the run's TensorBoard files, or leave "
+    "disable_tqdm off"
+)
+
 
 class _Seen(NamedTuple):
     """What can be told of a batch of lines without those before."""
@@ -687,10 +697,7 @@ class LogReader:
             facts["host_name"] = hosts[0]
         if not has_found:
             facts["status"] = "unrecognised"
-            facts["reason"] = (
-                "a log without a step, a failure or a line of NCCL, its tests or watchdog; how its "
-                "steps read, job.toml may say ([[source]] path, step_pattern)"
-            )
+            facts["reason"] = _BARE if self.steps.has_bare_metrics else _UNKNOWN
         elif problem is not None:
             facts["status"] = "partial"
             facts["reason"] = f"it ends early ({problem})"

@@ -8,8 +8,8 @@ Rows are ``log_event`` of these codes: ``python-exception``, ``fatal-signal`` (f
 PyTorch's watchdog where it ends its process for a CUDA error),
 ``worker-exit`` (torchrun's, DeepSpeed's or Lightning's line when it sees a worker fail),
 ``worker-failed`` (an entry of torchrun's summary, what mpirun says of the first), ``task-ended``
-and ``job-cancelled`` (srun, slurmstepd, a shell, Ray of a worker), ``oom-kill`` (kernel) and ``job-state`` (torchrun,
-when it is told to end).
+and ``job-cancelled`` (srun, slurmstepd, a shell, Ray of a worker), ``oom-kill`` (kernel) and
+``job-state`` (torchrun, when it is told to end).
 ``round`` counts the launches that one file tells of, from 0.
 """
 

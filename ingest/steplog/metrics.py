@@ -39,7 +39,7 @@ class BarMetrics:
         """The last two drawings or dictionaries of the blocks before."""
         self._is_due = False
         """Whether the last of these is a dictionary."""
-        self._found = self._told = 0
+        self.found_count = self._told = 0
 
     @staticmethod
     def said(pieces: pl.DataFrame) -> pl.DataFrame:
@@ -59,7 +59,7 @@ class BarMetrics:
         """
         import polars as pl
 
-        self._found += said.height
+        self.found_count += said.height
         bars = drawn.select("index", "step", "total_steps_count", is_said=pl.lit(value=False))
         if not said.height and not self._is_due:
             self._before = bars.tail(1) if bars.height else self._before
@@ -85,7 +85,7 @@ class BarMetrics:
     def finish(self) -> None:
         """Say which are told of no step."""
         self._sink.count(
-            "metrics_without_step", self._found - self._told, severity="info",
+            "metrics_without_step", self.found_count - self._told, severity="info",
             doc="Dictionaries of metrics that do not stand alone between drawings of one bar.",
         )  # fmt: skip
 

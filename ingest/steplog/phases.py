@@ -23,7 +23,8 @@ MAX_LINE_BYTES = 400
 
 WORDS = (
     b"heckpoint", b"valid", b"Valid", b"eval", b"Eval", b"val loss", b"garbage", b"Garbage",
-    b"[GC]", b"[Torch] Saved", b"saving model to", b"Writing model shards", b"epoch", b"Epoch", b"EPOCH", b"re-looped",
+    b"[GC]", b"[Torch] Saved", b"saving model to", b"Writing model shards",
+    b"epoch", b"Epoch", b"EPOCH", b"re-looped",
 )  # fmt: skip
 KEYS = any_of(WORDS)
 _KEY = re.compile(KEYS.encode())

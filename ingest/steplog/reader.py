@@ -226,6 +226,11 @@ class StepReader:
         write_columns(self._sink, "job_step", {name: steps[name].to_arrow() for name in _COLUMNS})
 
     @property
+    def has_bare_metrics(self) -> bool:
+        """Whether there are dictionaries of metrics, and no line is a step's."""
+        return not self.count and self._metrics.found_count > 0
+
+    @property
     def basis(self) -> Literal["epoch", "local", "none"]:
         """What the lines' times count from: the epoch where every one names its zone."""
         if self._window is None:

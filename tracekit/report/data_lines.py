@@ -124,10 +124,8 @@ def _file_lines(inputs: Sequence[InputFile]) -> list[str]:
     logs = [file for file in inputs if file.kind == "job_log"]
     if logs and not any(file.rows for file in inputs):
         named = logs[0].path.rsplit("/", 1)[-1]
-        lines.append(
-            f"no line of {named} is known as a step's: how its steps read, job.toml may say "
-            "([[source]] path, step_pattern)"
-        )
+        advice = (logs[0].reason or "").partition("; ")[2] or "see --format json"
+        lines.append(f"no line of {named} is known as a step's: {advice}")
     return lines
 
 

@@ -150,7 +150,7 @@ def _named(night: Night, pages: Mapping[str, str], reports: Reports) -> list[tup
     ]
     named += [
         (page_name(o.kind, o.name), f"{summary.NOUNS[o.kind]} {safe(o.name)}")
-        for o in night.offenders
+        for o in [*night.offenders, *night.watch.places[: summary.SHOWN_WATCHED]]
     ]
     shown = [one.run for one in summary.told(night) if one.run in reports.pages]
     return [

@@ -81,6 +81,7 @@ SELECT source_id, place, attempt, capture, rank, clock_id, start_ns, start_ns + 
        coalesce(message_bytes, -1) AS message_bytes,
        coalesce(t.element_type, lower(dtype), '') AS dtype,
        coalesce(src_rank, -1) AS src_rank, coalesce(dst_rank, -1) AS dst_rank,
+       coalesce(peer_group_rank, -1) AS peer_group_rank,
        coalesce(timeline, 'device') AS timeline, coalesce(thread, -1) AS thread,
        coalesce(step, -1) AS step,
        coalesce(is_cut_start, false) OR coalesce(is_cut_end, false) AS is_cut

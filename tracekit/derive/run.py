@@ -284,7 +284,11 @@ def find_activity(given: Given, done: Done) -> Active:
     """Steps that only counters show: nothing where there are traces."""
     tables: dict[str, list[dict[str, Any]]] = {}
     if not done.of(Placed).used:
-        tables = activity.activity_tables(given.con, done.of(Aligned).clocks)
+        placed = done.of(Placed)
+        basis_of = {c["clock_id"]: c["basis"] for c in placed.clock.to_pylist()}
+        bases = {s.source_id: basis_of.get(s.clock_id) or "none" for s in placed.sources}
+        hosts = {s.source_id: s.host for s in placed.sources}
+        tables = activity.of_any_clock(given.con, done.of(Aligned).clocks, bases, hosts)
     return Active(*(arrow(n, tables.get(n, [])) for n in activity.WRITES))
 
 

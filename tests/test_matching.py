@@ -63,7 +63,9 @@ def numbered_elsewhere(parts: Sequence[Columns]) -> Iterator[tuple[int, Columns,
 
 def test_communicators_are_dealt_out_whole_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six communicators, of which each part but the last holds a third of all calls at least."""
-    calls = [c for g in range(6) for c in grouped([2 * g, 2 * g + 1], f"g{g}", 10, sequences=g % 2)]
+    calls = [
+        c for g in range(6) for c in grouped([2 * g, 2 * g + 1], f"g{g}", 10, sequences=g % 2 == 1)
+    ]
     monkeypatch.setattr(matching, "MAX_PARTS", 3)
     seen: list[list[int]] = []
 

@@ -289,9 +289,9 @@ def number_part(columns: Columns) -> tuple[dict[str, Ints], dict[int, str]]:
         one = some.setdefault(at, Communicator(0, 0, "", "file", {}))
         one.lanes[int(rank[rows[0]])] = rows
         one.clocks[int(rank[rows[0]])] = int(columns["clock_id"][rows[0]])
-    communicator, call, method = (np.full(count, NOBODY, np.int64) for _ in range(3))
-    calls = SomeCalls(None, dict(columns))  # type: ignore[arg-type]  # its columns are all it has
-    matched = Matched(calls, [], communicator, call, method, {})
+    nobody = [np.full(count, NOBODY, np.int64) for _ in range(3)]
+    calls = SomeCalls(None, dict(columns))  # its columns are all it has
+    matched = Matched(calls, [], nobody[0], nobody[1], nobody[2], {})
     for at, communicator in some.items():
         _number(matched, at, communicator)
     told = {name: getattr(matched, name) for name in ("communicator", "call", "method")}

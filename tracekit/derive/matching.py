@@ -32,6 +32,8 @@ METHODS = ("sequence", "order", "pair")
 MAX_PARTS = 64
 """Parts that communicators are handed out in, about equally large: more than there are workers,
 since some are slower, and few enough that each is worth its way."""
+LEAST_HANDED = 2
+"""Of one communicator alone there is nothing to divide."""
 Columns = Mapping[str, "Ints"]
 Numbering = Callable[[Sequence[Columns]], Iterable[tuple[int, Columns, Mapping[int, str]]]]
 """Has ``number_part`` done for some parts, by whoever: of each its index and what that gave."""
@@ -225,7 +227,7 @@ def _numbered_by(matched: Matched, number: Numbering) -> frozenset[int]:
         for i, c in enumerate(matched.communicators)
         if not c.is_pair and not c.refusal and len(c.lanes) > 1
     ]
-    if len(handed) < 2:
+    if len(handed) < LEAST_HANDED:
         return frozenset()
     parts = _parts(matched, handed)
     rows_of = [rows for rows, _ in parts]
@@ -287,9 +289,9 @@ def number_part(columns: Columns) -> tuple[dict[str, Ints], dict[int, str]]:
         one = some.setdefault(at, Communicator(0, 0, "", "file", {}))
         one.lanes[int(rank[rows[0]])] = rows
         one.clocks[int(rank[rows[0]])] = int(columns["clock_id"][rows[0]])
-    communicator, call, method = (np.full(count, NOBODY, np.int64) for _ in range(3))
-    calls = SomeCalls(None, dict(columns))  # type: ignore[arg-type]  # its columns are all it has
-    matched = Matched(calls, [], communicator, call, method, {})
+    nobody = [np.full(count, NOBODY, np.int64) for _ in range(3)]
+    calls = SomeCalls(None, dict(columns))  # its columns are all it has
+    matched = Matched(calls, [], nobody[0], nobody[1], nobody[2], {})
     for at, communicator in some.items():
         _number(matched, at, communicator)
     told = {name: getattr(matched, name) for name in ("communicator", "call", "method")}

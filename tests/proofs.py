@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 
 import duckdb
 
@@ -103,9 +105,23 @@ def check_macro(macro: macros.Macro) -> list[str]:
     return problems
 
 
-def _connected() -> duckdb.DuckDBPyConnection:
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
     # Without replacement scans: a Python variable named like a table must not stand in for it.
-    return duckdb.connect(config={"python_enable_replacements": False})
+    con = duckdb.connect(config={"python_enable_replacements": False})
+    con.execute("PRAGMA disable_optimizer")  # what a name is bound to is all that is asked
+    return con
+
+
+@contextmanager
+def _connected() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A schema with nothing in it: to start a database takes longer than most of the proofs."""
+    con = _database()
+    con.execute("CREATE SCHEMA proof; SET schema = 'proof'")
+    try:
+        yield con
+    finally:
+        con.execute("SET schema = 'main'; DROP SCHEMA proof CASCADE")
 
 
 def _unknown(reads: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -20,10 +21,21 @@ _COLUMNS = {
 _EMPTY = "; ".join(f"CREATE TABLE {name} ({columns})" for name, columns in _COLUMNS.items())
 
 
-def database(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> duckdb.DuckDBPyConnection:
-    """Every source table, with these rows; like a small run's, with one thread."""
+@cache
+def _empty() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect(config={"threads": 1})
     con.execute(_EMPTY)
+    return con
+
+
+def database(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> duckdb.DuckDBPyConnection:
+    """Every source table, with these rows; like a small run's, with one thread.
+
+    Rows are those of a transaction that never ends, so one database serves all: to make one takes
+    longer than most of what is asked of it.
+    """
+    con = _empty().cursor()
+    con.begin()
     for name, rows in tables.items():
         con.register("given", pa.Table.from_pylist(list(rows), table(name).arrow_schema()))
         con.execute(f"INSERT INTO {name} BY NAME FROM given")

@@ -123,7 +123,7 @@ def test_the_simulator_sends_what_the_layout_needs(
     folder = tmp_path / "job"
     write(
         Request(ranks=16, seed=9241, layout=layout, steps_count=6, decoys=(), nccl="none",
-                counters="net"), folder)  # fmt: skip
+                counters="net", interval_s=10.0), folder)  # fmt: skip
     with api.open(folder, workers=1) as run:
         rows = run.query("port_traffic").to_dicts()
     assert {r["family"] for r in rows} == {"eth", "mlx", "switch"}

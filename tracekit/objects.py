@@ -279,11 +279,11 @@ class Objects:
             lambda name: self._asked(f"{name}: cannot be removed", lambda: delete(name)), [*names]
         )
 
-    def remove_empty(self, name: str) -> None:
-        """Remove the marks of folders that some stores keep, where no object is left below."""
-        if not self.sizes(name):
+    def remove_empty(self) -> None:
+        """Remove the marks of folders that some stores keep, where no object is left."""
+        if not self.sizes(""):
             with contextlib.suppress(OSError):
-                self._fs.delete_dir(self._path(name))
+                self._fs.delete_dir(self._path(""))
 
     def upload(self, folder: Path, names: Iterable[str]) -> None:
         """Copy files of a folder here, under the same names."""

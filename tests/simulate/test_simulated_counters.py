@@ -88,7 +88,7 @@ def read_back(tmp_path_factory: pytest.TempPathFactory) -> OpenRun:
     """A healthy job of 16 ranks on 4 hosts with all counters, read by the ordinary ingestors."""
     folder = tmp_path_factory.mktemp("sim")
     request = Request(
-        "packet-loss:0.0001", 16, 3, "ddp", 2, counters="all",
+        "packet-loss:0.0001", 16, 3, "ddp", 2, counters="all", interval_s=4.0,
         decoys=("software-power-cap", "latched-xid", "usual-pause-frames", "counter-reset"),
     )  # fmt: skip
     write(request, folder / "job")

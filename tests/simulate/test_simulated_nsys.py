@@ -84,7 +84,7 @@ def judged(folder: Path) -> dict[str, Any]:
 def test_the_same_fault_through_every_door(
     folder_of: Folders, scenario: str, layout: str, finding: str | None
 ) -> None:
-    options = {"ranks": 4, "layout": layout, "steps_count": 7, "decoys": ()}
+    options = {"ranks": 4, "layout": layout, "steps_count": 5, "decoys": ()}
     kineto, nsys, mixed = (
         judged(folder_of(style, scenario, **options)) for style in ("kineto", "nsys", "mixed")
     )
@@ -131,7 +131,7 @@ def rows_of(con: Any, table: str, columns: str, where: str = "true") -> list[Any
 
 @pytest.mark.parametrize("layout", soak(["ddp", "fsdp", "tp2", "pp2-m4"], fast=["fsdp", "pp2-m4"]))
 def test_both_doors_fill_the_same_rows(folder_of: Folders, layout: str) -> None:
-    options = {"ranks": 4, "layout": layout, "steps_count": 7, "decoys": ()}
+    options = {"ranks": 4, "layout": layout, "steps_count": 5, "decoys": ()}
     folders = [folder_of(s, "slow-gpu:1.7", **options) for s in ("kineto", "nsys")]
     with api.open([folders[0]]) as one, api.open([folders[1]]) as two:
         doors = one.run.con, two.run.con
@@ -183,7 +183,7 @@ def test_both_doors_fill_the_same_rows(folder_of: Folders, layout: str) -> None:
 def test_every_door_draws_the_same_timeline(
     tmp_path: Path, folder_of: Folders, scenario: str, layout: str
 ) -> None:
-    options = {"ranks": 4, "layout": layout, "steps_count": 7, "decoys": ()}
+    options = {"ranks": 4, "layout": layout, "steps_count": 5, "decoys": ()}
     drawn = []
     for style in ("kineto", "nsys", "mixed"):
         file = tmp_path / f"{style}.json"

@@ -68,7 +68,7 @@ def ingest(
         )
     from tracekit import api
 
-    memory_bytes = o.parse_size(memory, "--memory")
+    memory_bytes = o.parse_size(memory)
     if each and lake is not None:
         from tracekit.cluster import cluster_of
         from tracekit.fleet.each import added_each

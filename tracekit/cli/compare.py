@@ -102,7 +102,7 @@ def compare(
             selection=o.Part(ranks=ranks, hosts=hosts, steps=steps).selection,
             config=settings_of(config),
             workers=workers,
-            memory_bytes=o.parse_size(memory, "--memory"),
+            memory_bytes=o.parse_size(memory),
             nsys=nsys,
             progress=progress,
         )

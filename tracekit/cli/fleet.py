@@ -289,7 +289,7 @@ def rollup(
     command = _words(notify_command)
     stated = _price(price)
     opened_lake = lake_at(lake)
-    memory_bytes = o.parse_size(memory, "--memory")
+    memory_bytes = o.parse_size(memory)
     settings = settings_of(config)
     with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
         rolled = rolled_up(
@@ -487,7 +487,7 @@ def site(
         judged(store, day, Rolled(), price=stated, told=told_before(store.folder, day)),
         count=reports,
         workers=workers or available_cpus(),
-        memory_bytes=o.parse_size(memory, "--memory"),
+        memory_bytes=o.parse_size(memory),
         config=settings_of(config),
     )
 

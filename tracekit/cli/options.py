@@ -140,7 +140,7 @@ class Part:
     @property
     def memory_bytes(self) -> int | None:
         """UsageError where that is no size."""
-        return parse_size(self.memory, "--memory")
+        return parse_size(self.memory)
 
     @property
     def selection(self) -> Selection:
@@ -236,13 +236,19 @@ def parse_time(text: str | None, option: str) -> int | None:
     return seconds * 10**9 + since_epoch.microseconds * 1000
 
 
-def parse_size(text: str | None, option: str) -> int | None:
-    """``2GB`` (powers of 1000; ``GiB`` is 1024) as bytes."""
+def _amount(pattern: re.Pattern[str], text: str, option: str, example: str) -> re.Match[str]:
+    """A number above 0 with its unit; UsageError for anything else."""
+    match = pattern.fullmatch(text.strip())
+    if not match or float(match[1]) <= 0:
+        raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} {example}")
+    return match
+
+
+def parse_size(text: str | None) -> int | None:
+    """``2GB`` (powers of 1000; ``GiB`` is 1024) of ``--memory`` as bytes."""
     if text is None:
         return None
-    match = _SIZE.fullmatch(text.strip())
-    if not match or float(match[1]) <= 0:
-        raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} 2GB")
+    match = _amount(_SIZE, text, "--memory", "2GB")
     base = 1024 if "i" in text.lower() else 1000
     return int(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))
 
@@ -251,17 +257,13 @@ def parse_duration(text: str | None, option: str) -> float | None:
     """``90``, ``60s``, ``5m``, ``1h`` as seconds."""
     if text is None:
         return None
-    match = _DURATION.fullmatch(text.strip())
-    if not match or float(match[1]) <= 0:
-        raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} 60s")
+    match = _amount(_DURATION, text, option, "60s")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
 def parse_days(text: str, option: str) -> float:
     """``90``, ``90d``, ``12w`` as days."""
-    match = _DAYS.fullmatch(text.strip())
-    if not match or float(match[1]) <= 0:
-        raise UsageError(f"{option}: cannot read {text!r}", hint=f"{option} 90d")
+    match = _amount(_DAYS, text, option, "90d")
     return float(match[1]) * (7 if match[2] == "w" else 1)
 
 

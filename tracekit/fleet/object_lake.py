@@ -160,7 +160,7 @@ class ObjectLake:
         finally:
             with contextlib.suppress(StoreError):  # a day later
                 at.remove(at.sizes())
-                at.remove_empty("")
+                at.remove_empty()
 
     def add(
         self, paths: Sequence[str | Path], *, name: str | None = None, **reading: Any
@@ -254,7 +254,7 @@ class ObjectLake:
         manifests = [n for n in own if n.startswith("manifests/")]
         run.remove(manifests)  # without one, what is left is no run
         run.remove(n for n in own if n not in manifests)
-        run.remove_empty("")
+        run.remove_empty()
         return Removed(entry.path, sum(there[n] for n in own), len(there) - len(own))
 
     def _run(self, name: str) -> Objects:

@@ -131,8 +131,14 @@ class TraceReader:
 
     def _read(self) -> None:
         with self._open() as raw:
-            take = partial(self._take, raw)
-            stream = TraceStream(raw, take, self._take_damaged, salvage.is_event, self.chunk_bytes)
+            stream = TraceStream(
+                raw,
+                partial(self._take, raw),
+                self._take_damaged,
+                salvage.is_event,
+                self.chunk_bytes,
+                partial(self._take_long, raw) if self._frequent is not None else None,
+            )
             if stream.read_header():
                 self.sink.find(stream)
                 stream.run()
@@ -170,14 +176,23 @@ class TraceReader:
         self.place += count
         return True
 
+    def _take_long(self, raw: BinaryIO, document: memoryview, cuts: tuple[int, int]) -> bool:
+        """Have the native reader read a long batch, which Python is not asked about."""
+        native = self._frequent
+        return native is not None and self._take_frequent(native, raw, document, cuts)
+
     def _take_frequent(
-        self, native: frequent.FrequentEvents, raw: BinaryIO, document: memoryview
+        self,
+        native: frequent.FrequentEvents,
+        raw: BinaryIO,
+        document: memoryview,
+        cuts: tuple[int, int] = (0, 0),
     ) -> bool:
         """Have the native reader read a batch; False, and nothing done, where Python must."""
         if abs(self.base_ns) > 3 * SURE_NS:
             return False
         limit_ns = SURE_NS if self.sink.is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
-        batch = native.batch(document, self.place, limit_ns)
+        batch = native.batch(document, self.place, limit_ns, cuts)
         if batch is None:
             return False
         decoded: Decoded | None = Decoded()

@@ -198,7 +198,7 @@ class TraceReader:
         decoded: Decoded | None = Decoded()
         if len(batch.rest_places):
             decoded = self.decoder.some(batch.rest, batch.rest_places)
-        if decoded is None:
+        if decoded is None or (cuts[1] and not self._says_nothing(decoded)):
             native.roll_back()
             return False
         if self.sink.is_waiting:
@@ -211,6 +211,15 @@ class TraceReader:
             self._flush()
             self._frequent = frequent.lend(stacks=self.options.stacks)
         return True
+
+    def _says_nothing(self, decoded: Decoded) -> bool:
+        """Whether nothing is counted of some events: what is told first depends on the batch."""
+        for group in decoded.groups:
+            if group.kind is Kind.INSTANT:
+                group.has_dur[:] = True
+            if group.kind is not Kind.SKIP and group.us is None and not self._is_plain(group):
+                return False
+        return not decoded.odd
 
     def _drop_frequent(self, native: frequent.FrequentEvents) -> None:
         """No longer ask the native reader; another file may."""

@@ -5,6 +5,8 @@ Handmade programs are rows of launches; in simulated jobs every launch's true st
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 import sqlite3
 from collections import Counter, defaultdict
@@ -17,14 +19,16 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accuracy.twins import TWINS
 from soaks import soak
 from tracekit import api, schema
 from tracekit.derive import inferred_steps
 from tracekit.derive.inferred_steps import UPDATE
-from tracekit.derive.periods import Cell, Launches, cells
+from tracekit.derive.periods import Cell, Launches, cells, repetitions
 from tracekit.simulate import Request, write
 from tracekit.store import Selection
 
@@ -362,3 +366,82 @@ def test_selecting_inferred_steps_selects_their_operations(tmp_path: Path) -> No
     bare = without_markers(tmp_path / "job", tmp_path / "bare")
     with api.open([bare], selection=Selection(steps=((2, 3),))) as run:
         assert set(launches(run).values()) == {2, 3}
+
+
+def repeated(*words: str) -> list[str]:
+    """The launches of each repetition that is found in some words."""
+    text = "".join(words)
+    return [text[c.first : c.last + 1] for c in repetitions(program(*words))]
+
+
+DECODED = "mAnmAnmAnBk"
+"""Three layers with a collective each, and the choice of the token, which all hear of."""
+
+
+def test_a_token_is_what_a_decoder_repeats_and_not_its_layer() -> None:
+    assert repeated(*[DECODED] * 6) == [DECODED] * 6
+    assert repeated(*[DECODED] * 4) == []  # too few
+
+
+def test_layers_that_nothing_separates_are_what_repeats() -> None:
+    assert repeated(*["mAn"] * 7) == ["mAn"] * 7
+
+
+def test_what_is_done_now_and_then_is_no_other_repetition() -> None:
+    logged = DECODED + "d"
+    assert (
+        len(repeated(DECODED, DECODED, logged, DECODED, DECODED, logged, DECODED, DECODED, logged))
+        == 9
+    )
+
+
+def test_repetitions_of_which_two_differ_are_none() -> None:
+    other = "mAnmAnBk"
+    assert len(repeated(*[DECODED] * 5, other, *[DECODED] * 5)) == 10
+    assert repeated(*[DECODED] * 3, other, *[DECODED] * 3, other, *[DECODED] * 3) == []
+
+
+def test_without_collectives_nobody_waits_and_nothing_is_a_repetition() -> None:
+    assert repeated(*["mmnk"] * 9) == []
+
+
+def bare_of(name: str, dropped: tuple[str, ...], to: Path) -> Path:
+    """A recorded job without what marks its steps."""
+    to.mkdir()
+    for path in sorted((TWINS / name).glob("rank*.gz")):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        kept = [e for e in trace["traceEvents"] if not str(e.get("name")).startswith(dropped)]
+        assert len(kept) < len(trace["traceEvents"])
+        trace["traceEvents"] = kept
+        (to / path.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    return to
+
+
+UPDATED = ("ProfilerStep#",)
+REPEATED = ("ProfilerStep#", "Optimizer.")
+STRIPPED = (
+    ("ddp-slow-compute", UPDATED), ("ddp-slow-compute", REPEATED), ("tp-throttled-cpu", REPEATED),
+    ("moe-hot-expert", UPDATED), ("pp-uneven-stage", REPEATED), ("ddp-input-stall", REPEATED),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dropped"), soak(STRIPPED, fast=STRIPPED[:2]))
+def test_a_fault_of_a_job_without_a_device_costs_the_same_without_marks(
+    name: str, dropped: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The verdict names the same finding, and its cost is within a tenth: the steps' borders are
+    elsewhere, the faults are not."""
+    marked = samples.diagnosis(TWINS / name).document
+    with api.open([bare_of(name, dropped, tmp_path / name)]) as run:
+        said_by = run.run.con.execute("SELECT DISTINCT step_source FROM step").fetchall()
+        report = run.diagnose()
+    bare = report.document
+    assert said_by == [("optimizer" if dropped == UPDATED else "repetition",)]
+    assert bare.verdict.finding == marked.verdict.finding
+    costs = [
+        next(f.impact.s_per_step for f in d.findings if f.id == d.verdict.finding)
+        for d in (bare, marked)
+    ]
+    assert costs[0] == pytest.approx(costs[1], rel=0.1)
+    word = "update no parameters" if dropped == REPEATED else "the period of the updates"
+    assert any(word in line for line in report.notes.data_lines)

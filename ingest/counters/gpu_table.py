@@ -21,7 +21,7 @@ from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.gpu_words import blanks
-from tracekit.ingest.counters.names import pci_address, uuid_of
+from tracekit.ingest.counters.names import node_of_file, pci_address, uuid_of
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
@@ -122,6 +122,7 @@ class _Reader:
         self._line = 0
         self._is_local = False
         self._is_utc = says_utc(source.name)
+        self._node = node_of_file(source)
         self._clock: dict[str, int | None] = {}
         self._gpus: dict[tuple[str | None, ...], Gpu] = {}
         self._is_of_moments = False
@@ -344,7 +345,8 @@ class _Reader:
         gpus = []
         for values in combined:
             if values not in self._gpus:
-                self._gpus[values] = _gpu(tuple(v.strip() if v else None for v in values))
+                gpu = _gpu(tuple(v.strip() if v else None for v in values))
+                self._gpus[values] = gpu if gpu.node else gpu._replace(node=self._node)
             gpus.append(self._gpus[values])
         return which, gpus
 

@@ -44,7 +44,7 @@ def header_line(head: bytes) -> str:
 
 def header_of(line: str) -> tuple[str, list[str]] | None:
     """Delimiter and names of a header line; None where it is none."""
-    delimiter = max(",;\t", key=line.count)
+    delimiter = max(",;\t|", key=line.count)
     if not line.count(delimiter):
         return None
     try:

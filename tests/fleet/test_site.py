@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +29,7 @@ from tracekit.dashboards import fleet_figures, look
 from tracekit.errors import StoreError
 from tracekit.fleet import places, reports, summary
 from tracekit.fleet.lake import make_lake
-from tracekit.fleet.night import judged
+from tracekit.fleet.night import Night, judged
 from tracekit.fleet.pages import PAGES, page_name
 from tracekit.fleet.reports import Asked
 from tracekit.fleet.rollup import Rolled
@@ -38,22 +41,52 @@ from traces import write_job
 LINKS = re.compile(r'href="([^"#][^"]*)"')
 
 
+class Judged(Fleet):
+    """A fleet that no test changes: its last night is judged once."""
+
+    @functools.cached_property
+    def last_night(self) -> Night:
+        return night_of(self, self.days)
+
+
+def night_of(fleet: Fleet, day: int) -> Night:
+    return judged(fleet, day_of(day), Rolled())  # type: ignore[arg-type]  # as the store
+
+
 def written(
     fleet: Fleet, folder: Path, day: int = 30, reports: Asked | None = None
 ) -> dict[str, str]:
     store: FleetStore = fleet  # type: ignore[assignment]  # it gives rows as the store does
-    night = judged(store, day_of(day), Rolled())
+    night = fleet.last_night if isinstance(fleet, Judged) else night_of(fleet, day)
     site = write_site(store, Path("/data/lake"), folder, night, reports)
     return {name: (folder / name).read_text(encoding="utf-8") for name in site.pages}
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
-    return Fleet(1)
+def fleet() -> Judged:
+    return Judged(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def drawn() -> Iterator[dict[str, str]]:
+    """Of many families and places the first figure of a kind, by its axis, is drawn, and stands for
+    the others': drawing is most of what a site takes to write."""
+    by_kind: dict[str, str] = {}
+    draw = look.inline_svg
+
+    def first(figure: Any, name: str) -> str:
+        kind = figure.axes[0].get_ylabel()
+        if kind not in by_kind:
+            by_kind[kind] = draw(figure, name)
+        return by_kind[kind]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(look, "inline_svg", first)
+        yield by_kind
 
 
 @pytest.fixture(scope="module")
-def pages(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def pages(fleet: Judged, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return written(fleet, tmp_path_factory.mktemp("site") / "out")
 
 
@@ -100,7 +133,7 @@ def test_a_table_without_rows_is_no_heading_over_nothing(tmp_path: Path) -> None
 
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are most of what a site takes to write."""
+    """Each of them is made, if not drawn: a third of what is left."""
     for name in ("trend", "losses", "place_runs"):
         monkeypatch.setattr(fleet_figures, name, lambda *_: None)
 
@@ -122,14 +155,15 @@ def test_a_new_site_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_path:
     assert not (tmp_path / "site" / "gone.html").exists()
 
 
-def test_a_folder_of_somebody_is_no_site(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_folder_of_somebody_is_no_site(fleet: Judged, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(StoreError, match="not a site"):
         written(fleet, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_names_from_files_are_text(tmp_path: Path) -> None:
+def test_names_from_files_are_text(tmp_path: Path, drawn: dict[str, str]) -> None:
+    drawn.clear()
     evil = "<script>alert(1)</script>\u202e"
     one = Fleet(1, days=8)
     for runs in one.runs.values():
@@ -151,7 +185,7 @@ def shown_rows(text: str) -> list[list[str]]:
 
 
 def test_a_place_has_a_page_where_findings_lie_on_it_and_only_there(
-    fleet: Fleet, pages: dict[str, str]
+    fleet: Judged, pages: dict[str, str]
 ) -> None:
     for kind, listing, _ in places.KINDS:
         rows = fleet.rows(kind, day_of(3), day_of(30))
@@ -162,7 +196,7 @@ def test_a_place_has_a_page_where_findings_lie_on_it_and_only_there(
 
 
 def test_the_page_of_a_host_has_its_runs_and_what_they_say_of_it(
-    fleet: Fleet, pages: dict[str, str]
+    fleet: Judged, pages: dict[str, str]
 ) -> None:
     name = page_name("host", SLOW_HOST)
     text = pages[name]
@@ -184,7 +218,7 @@ def test_the_page_of_a_host_has_its_runs_and_what_they_say_of_it(
 
 
 def test_a_place_that_was_bad_once_is_not_said_to_offend(
-    fleet: Fleet, pages: dict[str, str]
+    fleet: Judged, pages: dict[str, str]
 ) -> None:
     rows = fleet.rows("host", day_of(3), day_of(30))
     bad = {r["host"] for r in rows if r["rules"]} - {SLOW_HOST, LINK_HOST}
@@ -235,7 +269,7 @@ def test_a_gpu_is_told_what_is_surely_its_own(
 
 @pytest.mark.usefixtures("without_figures")
 def test_a_fleet_of_bad_places_has_the_worst_ones_pages(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "MAX_PLACE_PAGES", 2)
     monkeypatch.setattr(places, "MAX_PLACE_ROWS", 3)
@@ -273,7 +307,7 @@ RUN = re.compile(r"run-[0-9a-f]{16}\.html")
 
 @pytest.mark.usefixtures("without_figures")
 def test_runs_that_pages_lead_to_have_reports_and_no_link_is_dead(
-    fleet: Fleet, tmp_path: Path
+    fleet: Judged, tmp_path: Path
 ) -> None:
     making = Making()
     pages = written(fleet, tmp_path / "site", reports=Asked(making, count=30))
@@ -281,7 +315,7 @@ def test_runs_that_pages_lead_to_have_reports_and_no_link_is_dead(
     assert linked == set(pages)
     assert {p.name for p in (tmp_path / "site").glob("*.html")} == set(pages)
     assert len(making.asked) == len({n for n in pages if RUN.match(n)}) == 30
-    one = judged(fleet, day_of(30), Rolled())  # type: ignore[arg-type]  # as the store
+    one = fleet.last_night
     named = {run for o in one.offenders for run in o.runs}
     named |= {f.runs[0] for r in one.regressions for f in r.families}
     assert named <= set(making.asked)
@@ -296,7 +330,7 @@ def test_runs_that_pages_lead_to_have_reports_and_no_link_is_dead(
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_a_report_is_made_once_for_a_generation_of_its_run(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_report_is_made_once_for_a_generation_of_its_run(fleet: Judged, tmp_path: Path) -> None:
     first, again, changed = Making(), Making(), Making()
     folder = tmp_path / "site"
     pages = written(fleet, folder, reports=Asked(first, count=10))
@@ -315,9 +349,9 @@ def test_a_report_is_made_once_for_a_generation_of_its_run(fleet: Fleet, tmp_pat
 
 @pytest.mark.usefixtures("without_figures")
 def test_a_report_that_cannot_be_made_is_named_and_linked_nowhere(
-    fleet: Fleet, tmp_path: Path
+    fleet: Judged, tmp_path: Path
 ) -> None:
-    one = judged(fleet, day_of(30), Rolled())  # type: ignore[arg-type]  # as the store
+    one = fleet.last_night
     gone = one.offenders[0].runs[-1]
     making = Making(failing=frozenset({gone}))
     pages = written(fleet, tmp_path / "site", reports=Asked(making, count=10))
@@ -335,7 +369,7 @@ def test_a_report_that_cannot_be_made_is_named_and_linked_nowhere(
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_reports_take_no_more_room_than_they_may(fleet: Fleet, tmp_path: Path) -> None:
+def test_reports_take_no_more_room_than_they_may(fleet: Judged, tmp_path: Path) -> None:
     making, again = Making(100), Making(100)
     asked = Asked(making, count=10, size_bytes=450)
     pages = written(fleet, tmp_path / "site", reports=asked)
@@ -347,7 +381,7 @@ def test_reports_take_no_more_room_than_they_may(fleet: Fleet, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_a_site_that_was_killed_leaves_no_page_behind(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_site_that_was_killed_leaves_no_page_behind(fleet: Judged, tmp_path: Path) -> None:
     making = Making()
 
     def dies(run: str, page: Path) -> int:
@@ -363,7 +397,7 @@ def test_a_site_that_was_killed_leaves_no_page_behind(fleet: Fleet, tmp_path: Pa
 
 
 def test_losses_of_the_night_are_told_in_hours_energy_and_money(
-    fleet: Fleet, pages: dict[str, str]
+    fleet: Judged, pages: dict[str, str]
 ) -> None:
     rows = {row[0]: row for row in shown_rows(pages["index.html"])}
     of_it = [r for r in fleet.rows("budget", day_of(30), day_of(30)) if r["rule"] == "slow-host"]
@@ -458,8 +492,8 @@ def test_what_a_night_must_not_find_out_in_the_morning_is_said_before_it(
     assert not (tmp_path / "lake" / "fleet").exists()
 
 
-def test_sentences_of_a_night_lead_to_the_report_of_the_run_that_shows_them(fleet: Fleet) -> None:
-    one = judged(fleet, day_of(30), Rolled())  # type: ignore[arg-type]  # as the store
+def test_sentences_of_a_night_lead_to_the_report_of_the_run_that_shows_them(fleet: Judged) -> None:
+    one = fleet.last_night
     (slower,), (host, port) = one.regressions, one.offenders
     made = reports.Reports(
         pages={slower.families[0].runs[0]: "run-a.html", host.runs[-1]: "run-b.html"},

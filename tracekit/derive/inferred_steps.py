@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tracekit.derive.periods import MIN_EQUAL, Cell, Launches, cells
+from tracekit.derive.host_launches import host_launches
+from tracekit.derive.periods import MIN_EQUAL, Cell, Launches, cells, repetitions
 from tracekit.derive.step_numbers import align
 
 if TYPE_CHECKING:
@@ -63,6 +65,15 @@ WHERE source_id = $source_id AND launch_start_ns IS NOT NULL
 GROUP BY coalesce(name, '')
 """
 
+_TELLS = """
+(SELECT 1 FROM annotation
+ WHERE source_id = $source_id AND regexp_matches(name, '^Optimizer[.]step\\b') LIMIT 1)
+UNION ALL (SELECT 1 FROM collective WHERE source_id = $source_id LIMIT 1)
+UNION ALL (
+    SELECT 1 WHERE NOT EXISTS (FROM gpu_op WHERE source_id = $source_id)
+)
+"""
+
 _UPDATES = """
 SELECT DISTINCT start_ns, start_ns + dur_ns AS end_ns FROM annotation
 WHERE source_id = $source_id AND NOT coalesce(is_gpu_twin, false)
@@ -97,10 +108,12 @@ def infer_steps(
     }
     steps: dict[int, list[dict[str, Any]]] = {}
     for source_id in sorted(placed.keys() - known.keys()):
-        if not _has_updates(con, source_id):
+        if not _may_repeat(con, source_id):
             continue
         launches = _read(con, source_id)
-        listed = _rows(launches, source_id, cells(launches))
+        if not len(launches):
+            launches = _of_host(con, source_id)
+        listed = _steps_of(launches, source_id)
         if listed:
             steps[source_id] = listed
     if not steps:
@@ -117,9 +130,10 @@ def infer_steps(
     return _table(rows)
 
 
-def _has_updates(con: duckdb.DuckDBPyConnection, source_id: int) -> bool:
-    """Whether there may be updates enough: of a trace of inference no launch needs to be read."""
-    if con.execute(_UPDATES, {"source_id": source_id}).fetchall():
+def _may_repeat(con: duckdb.DuckDBPyConnection, source_id: int) -> bool:
+    """Whether there may be updates enough, or collectives that are repeated: of a device that
+    infers alone no launch needs to be read."""
+    if con.execute(_TELLS, {"source_id": source_id}).fetchall():
         return True
     named = con.execute(_WORK, {"source_id": source_id}).fetchall()
     updates = sum(int(count) for name, count in named if UPDATE.search(name))
@@ -169,6 +183,13 @@ def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
     )
 
 
+def _of_host(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
+    """What a rank that has no device asked of its host, and which of it is the optimizer's."""
+    launches = host_launches(con, source_id)
+    update = _is_in_update(con, source_id, launches.at)
+    return replace(launches, is_update=update, is_by_range=bool(update.any()))
+
+
 def _is_in_update(con: duckdb.DuckDBPyConnection, source_id: int, at: Ints) -> Bools:
     """Whether the last call of an optimizer that had begun at a moment had not ended.
 
@@ -196,13 +217,24 @@ def _by_appearance(numbers: Ints) -> tuple[Ints, Ints]:
     return ordinals[at], values[order]
 
 
-def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _steps_of(launches: Launches, source_id: int) -> list[dict[str, Any]]:
+    """By the updates of the parameters; where there is none, by what is repeated."""
+    if launches.is_update.any():
+        said_by = "optimizer" if launches.is_by_range else "period"
+        return _rows(launches, source_id, cells(launches), said_by)
+    return _rows(launches, source_id, repetitions(launches), "repetition")
+
+
+def _rows(
+    launches: Launches, source_id: int, cells: Sequence[Cell], said_by: str
+) -> list[dict[str, Any]]:
     """One step follows another without a gap: waiting for input belongs to the step after it."""
     rows = []
     for cell in cells:
         first, last = cell.first, cell.last
         start = int(launches.at[0]) - FIRST_NS if first == 0 else _border(launches, first)
         end = _border(launches, last + 1)
+        of_device = launches.start[first : last + 1], launches.end[first : last + 1]
         rows.append(
             {
                 "source_id": source_id,
@@ -211,10 +243,10 @@ def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dic
                 "start_ns": start,
                 "end_ns": end,
                 "dur_ns": end - start,
-                "gpu_start_ns": int(launches.start[first : last + 1].min()),
-                "gpu_end_ns": int(launches.end[first : last + 1].max()),
+                "gpu_start_ns": None if launches.is_host else int(of_device[0].min()),
+                "gpu_end_ns": None if launches.is_host else int(of_device[1].max()),
                 "is_partial": False,
-                "step_source": "optimizer" if launches.is_by_range else "period",
+                "step_source": said_by,
             }
         )
     return rows

@@ -92,6 +92,8 @@ def _peers(calls: Calls, lane: Lane, groups: dict[str, Group]) -> Ints:
         calls.op_names.index("send") if "send" in calls.op_names else NOBODY - 1
     )
     rank, peer = np.where(is_send, src, dst), np.where(is_send, dst, src)
+    if (peer == NOBODY).all():
+        return _peers_of_pipeline(calls, lane, groups)
     group = groups.get(lane.name[1:].partition("/")[0]) if lane.name.startswith("g") else None
     stated = rank[rank != NOBODY]
     if group is not None and group.is_complete and lane.rank in group.ranks:
@@ -103,6 +105,23 @@ def _peers(calls: Calls, lane: Lane, groups: dict[str, Group]) -> Ints:
     if len(stated) and not (stated == lane.rank).all():
         return np.full(len(rows), NOBODY, np.int64)
     return np.where(peer == lane.rank, NOBODY, peer)
+
+
+def _peers_of_pipeline(calls: Calls, lane: Lane, groups: dict[str, Group]) -> Ints:
+    """The other ranks, where rows number them within a group that they do not name (gloo) and one
+    group of the rank alone is named a pipeline: no other group sends from one to the next."""
+    import numpy as np
+
+    nobody = np.full(len(lane.rows), NOBODY, np.int64)
+    within = calls["peer_group_rank"][lane.rows]
+    own = [g for g in groups.values() if g.is_complete and lane.rank in g.ranks]
+    pipelines = {g.ranks for g in own if group_dimension(g.description, g.name) == "pp"}
+    if len(pipelines) != 1:
+        return nobody
+    (ranks,) = pipelines
+    if within.min() < 0 or within.max() >= len(ranks) or ranks.index(lane.rank) in within:
+        return nobody
+    return np.array(ranks, np.int64)[within]
 
 
 def _of_twos(
@@ -120,6 +139,8 @@ def _of_twos(
     for group in groups:
         if group.is_complete and len(group.ranks) == 2 and set(group.ranks) <= set(by_rank):
             a, b = group.ranks
+            if not all(_is_other(calls, by_rank[r], group) for r in (a, b)):
+                continue
             if _can_be(calls, by_rank[a], by_rank[b]) and _can_be(calls, by_rank[b], by_rank[a]):
                 fits[a].append((a, b))
                 fits[b].append((a, b))
@@ -137,6 +158,15 @@ def _of_twos(
             if len(sent) or len(received):
                 sends[src, dst, ""], receives[src, dst, ""] = sent, received
     return [lane for lane in lanes if lane.rank not in done and np.size(lane.rows)]
+
+
+def _is_other(calls: Calls, lane: Lane, group: Group) -> bool:
+    """Whether the numbers within a group that a rank's rows give, if any, are the other's here."""
+    import numpy as np
+
+    within = calls["peer_group_rank"][lane.rows]
+    other = 1 - group.ranks.index(lane.rank)
+    return bool(np.isin(within, (NOBODY, other)).all())
 
 
 def _of(calls: Calls, lane: Lane, op: str) -> Ints:

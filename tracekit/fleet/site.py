@@ -205,7 +205,10 @@ def _index(
             {
                 "name": "night",
                 "title": f"Night of {night.date}",
-                "texts": summary.sentences(night),
+                "texts": [
+                    *summary.sentences(night),
+                    *(f"Watch: {line}" for line in summary.watch_lines(night)),
+                ],
                 "links": named,
             },
             {"name": "losses", "title": "What the nights lost", "figure": drawn},

@@ -191,14 +191,15 @@ class TraceReader:
         """Have the native reader read a batch; False, and nothing done, where Python must."""
         if abs(self.base_ns) > 3 * SURE_NS:
             return False
+        is_long = cuts[1] > 0
         limit_ns = SURE_NS if self.sink.is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
         batch = native.batch(document, self.place, limit_ns, cuts)
         if batch is None:
             return False
         decoded: Decoded | None = Decoded()
         if len(batch.rest_places):
-            decoded = self.decoder.some(batch.rest, batch.rest_places)
-        if decoded is None or (cuts[1] and not self._says_nothing(decoded)):
+            decoded = self.decoder.some(batch.rest, batch.rest_places, plainly=is_long)
+        if decoded is None or (is_long and not self._says_nothing(decoded)):
             native.roll_back()
             return False
         if self.sink.is_waiting:
@@ -213,13 +214,13 @@ class TraceReader:
         return True
 
     def _says_nothing(self, decoded: Decoded) -> bool:
-        """Whether nothing is counted of some events: what is told first depends on the batch."""
+        """Whether nothing is counted of plain events: what is told first depends on the batch."""
         for group in decoded.groups:
             if group.kind is Kind.INSTANT:
                 group.has_dur[:] = True
             if group.kind is not Kind.SKIP and group.us is None and not self._is_plain(group):
                 return False
-        return not decoded.odd
+        return True
 
     def _drop_frequent(self, native: frequent.FrequentEvents) -> None:
         """No longer ask the native reader; another file may."""

@@ -167,7 +167,7 @@ def test_several_chunks_are_read_at_once(
 def test_long_batches_that_python_may_cut_elsewhere_are_not_offered_for_ever(
     library: Any, long_taken: list[bool]
 ) -> None:
-    nested = {"other": [{}] * (stream.CANDIDATES + 1)}
+    nested: dict[str, Any] = {"other": [{}] * (stream.CANDIDATES + 1)}
     source = file_of([{**PLAIN, "ts": i + 1, "args": nested} for i in range(900)])
     sink = same(source, chunk_bytes=2000)
     assert len(sink.rows("host_op")) == 900

@@ -285,9 +285,12 @@ def test_launches_are_read_only_where_there_are_updates_enough(
 ) -> None:
     read: list[int] = []
     original = inferred_steps._read
-    monkeypatch.setattr(
-        inferred_steps, "_read", lambda con, source: read.append(source) or original(con, source)
-    )
+
+    def reading(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
+        read.append(source_id)
+        return original(con, source_id)
+
+    monkeypatch.setattr(inferred_steps, "_read", reading)
     monkeypatch.setattr(inferred_steps, "cells", lambda _: [])
     with duckdb.connect() as con:
         for table in ("gpu_op", "annotation", "collective"):

@@ -136,7 +136,8 @@ def _may_repeat(con: duckdb.DuckDBPyConnection, source_id: int) -> bool:
     if con.execute(_TELLS, {"source_id": source_id}).fetchall():
         return True
     named = con.execute(_WORK, {"source_id": source_id}).fetchall()
-    return sum(count for name, count in named if UPDATE.search(name)) >= MIN_EQUAL
+    updates = sum(int(count) for name, count in named if UPDATE.search(name))
+    return updates >= MIN_EQUAL
 
 
 def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
@@ -211,7 +212,7 @@ def _by_appearance(numbers: Ints) -> tuple[Ints, Ints]:
 
     values, first, at = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    ordinals = np.empty(len(order), np.int32)
+    ordinals = np.empty(len(order), np.int64)
     ordinals[order] = np.arange(len(order))
     return ordinals[at], values[order]
 

@@ -24,7 +24,8 @@ from tracekit.ingest.counters.formats import FAMILIES
 from tracekit.ingest.kineto import KinetoIngestor
 from tracekit.ingest.nccl import FLIGHT_RECORDER, INSPECTOR, JOB_LOG, RAS, TESTS_JSON, NcclIngestor
 from tracekit.ingest.nsys import NsysIngestor
-from tracekit.ingest.pipeline_timers import PARQUET_MAGIC, PipelineTimersIngestor
+from tracekit.ingest.parquet_text import MAGIC, as_text
+from tracekit.ingest.pipeline_timers import PipelineTimersIngestor
 from tracekit.ingest.schedulers import SCHEDULERS
 from tracekit.ingest.stacks import StacksIngestor
 from tracekit.ingest.trackers import TRACKERS
@@ -73,7 +74,12 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"\x80\x03", "pickle", "a pickle, which is never loaded from outside"),
     (b"\x80\x04", "pickle", "a pickle, which is never loaded from outside"),
     (b"\x80\x05", "pickle", "a pickle, which is never loaded from outside"),
-    (b"PAR1", "parquet", "a Parquet file"),
+    (
+        b"PAR1",
+        "parquet",
+        "a Parquet file without a column that is known; [[source]] columns in "
+        "job.toml can say which column is what",
+    ),
     (b"\x7fELF", "binary", "a program"),
     (b"%PDF", "document", "a PDF document"),
     (b"\x89PNG", "image", "an image"),
@@ -172,9 +178,17 @@ def _sniff(head: bytes, source: SourceFile) -> Recognition | None:
         recognition = known.sniff(head, source.name)
         if recognition is not None:
             return recognition
-    if head.startswith(PARQUET_MAGIC):
-        return PipelineTimersIngestor().recognise(source)  # its columns stand at its end
+    if head.startswith(MAGIC):
+        # Its columns stand at its end.
+        return PipelineTimersIngestor().recognise(source) or _table(source)
     return None
+
+
+def _table(source: SourceFile) -> Recognition | None:
+    """A table of counters in Parquet."""
+    head = files.read_head(as_text(source))
+    tables = (known for known in FAMILIES if known.is_table)
+    return next((found for t in tables if (found := t.sniff(head, source.name))), None)
 
 
 def _mapped(head: bytes, source: SourceFile) -> Recognition | None:
@@ -182,6 +196,8 @@ def _mapped(head: bytes, source: SourceFile) -> Recognition | None:
         return Recognition("job_log", "job.toml says how its steps read", JOB_LOG.name)
     from tracekit.ingest.counters.columns import recognise_mapped
 
+    if head.startswith(MAGIC):
+        head = files.read_head(as_text(source))
     return recognise_mapped(source, head)
 
 

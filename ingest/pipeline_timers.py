@@ -11,20 +11,18 @@ and start at 0 in every step; a file covers all ranks that were recorded.
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from tracekit import schema
 from tracekit.errors import InputError
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.parquet_text import opened
 from tracekit.values import NO_FIT, NO_FIT_DOC
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PARQUET_MAGIC = b"PAR1"
 KIND = "pipeline_timers"
 COLUMNS = frozenset(
     (
@@ -33,8 +31,6 @@ COLUMNS = frozenset(
     )
 )
 BATCH_ROWS = 1 << 18
-MAX_MEMBER_BYTES = 1 << 30
-"""A Parquet file inside an archive is read whole: its index is at its end."""
 
 MAX_TIME_S = 4e9
 """Seconds from which on a count is no time but damage, and would not fit int64 ns when added."""
@@ -70,7 +66,7 @@ class PipelineTimersIngestor:
         import pyarrow.parquet as pq
 
         try:
-            with _opened(source) as stream:
+            with opened(source) as stream:
                 names = set(pq.read_schema(stream).names)
         except (pa.ArrowException, OSError, InputError) as error:
             why = f"a Parquet file that cannot be read ({type(error).__name__})"
@@ -89,7 +85,7 @@ class PipelineTimersIngestor:
         del options
         place, first, last = 0, None, None
         try:
-            with _opened(source) as stream:
+            with opened(source) as stream:
                 # A name stands once in its dictionary, however often rows repeat it.
                 file = pq.ParquetFile(stream, read_dictionary=["optype"])
                 _check_columns(file.schema_arrow.names)
@@ -125,17 +121,6 @@ class PipelineTimersIngestor:
             sink.fact(
                 status="unreadable", reason="no row of it has a rank, stage, step, type and time"
             )
-
-
-def _opened(source: SourceFile) -> BinaryIO:
-    """A stream that can seek."""
-    if Path(source.path).is_file():
-        return Path(source.path).open("rb")
-    with source.open() as stream:
-        data = stream.read(MAX_MEMBER_BYTES + 1)
-    if len(data) > MAX_MEMBER_BYTES:
-        raise InputError("a Parquet file of more than 1 GiB inside an archive is not read")
-    return io.BytesIO(data)
 
 
 def _check_columns(names: Sequence[str]) -> None:

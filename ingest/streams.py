@@ -17,8 +17,6 @@ SLICE_BYTES = 64 << 10
 """Stored bytes that are read, and decompressed bytes that are made, at a time."""
 LARGE_SLICE_BYTES = 2 << 20
 """Decompressed bytes that are asked for at a time where they are only passed over."""
-NATIVE_FROM_BYTES = 1 << 20
-"""Stored size from which a thread beside a busy one reads through Arrow."""
 MAX_RATIO = 1000
 """Decompressed bytes per stored byte above which a file is a bomb (real traces reach 40)."""
 RATIO_FREE_BYTES = 256 << 20
@@ -84,11 +82,6 @@ class DecompressedStream(io.RawIOBase):
         self.raw_bytes += got
         self._check_limits()
         return got
-
-    def account(self, raw_bytes: int, stored_bytes: int) -> None:
-        """Another reader of the file is here."""
-        self.raw_bytes, self.stored_bytes = raw_bytes, stored_bytes
-        self._check_limits()
 
     def skip(self, size: int) -> None:
         """Move on in stored bytes that are not compressed."""
@@ -294,82 +287,6 @@ def decompressed(
     stream = kind(raw, head)
     stream.whole_bytes, stream.free_bytes = whole_bytes, free_bytes
     return stream
-
-
-class _NativeStream(io.RawIOBase):
-    """The bytes of a compressed file from Arrow, for a thread beside a busy one.
-
-    Arrow inflates slices of any size without the interpreter's lock, isal takes and gives it back
-    eight times for 2 MB; each time one of two threads waits. Arrow cannot say what it found before
-    damage: where it stops, the other stream reads again from the first byte and has the last word.
-    """
-
-    def __init__(self, stream: DecompressedStream, path: str, codec: str) -> None:
-        import pyarrow as pa
-
-        super().__init__()
-        self._stream = stream
-        self._head_bytes = stream.stored_bytes
-        self._given_bytes = 0
-        self._stored = pa.OSFile(path)
-        self._native: pa.NativeFile | None = pa.CompressedInputStream(self._stored, codec)
-        self._failures = (OSError, pa.ArrowException)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        if self._native is not None and self._stream.problem is None:
-            try:
-                got: int = self._native.readinto(view)
-            except self._failures:
-                self._fall_back()
-            else:
-                self._given_bytes += got
-                self._stream.account(self._given_bytes, self._stored.tell())
-                return got
-        return self._stream.readinto(view)
-
-    def _fall_back(self) -> None:
-        """Go on with the other stream, behind what was given already."""
-        self._native = None
-        self._stream.account(0, self._head_bytes)
-        left = self._given_bytes
-        while left:
-            got = len(self._stream.read(min(left, LARGE_SLICE_BYTES)))
-            if not got:
-                break
-            left -= got
-
-    @property
-    def problem(self) -> str | None:
-        """See ``DecompressedStream``."""
-        return self._stream.problem
-
-    @property
-    def stored_bytes(self) -> int:
-        """Stored bytes that were read."""
-        return self._stream.stored_bytes
-
-    def close(self) -> None:
-        self._stream.close()
-        self._stored.close()
-        super().close()
-
-
-def beside_others(stream: BinaryIO, stored_bytes: int) -> BinaryIO:
-    """The same bytes, for a thread that reads beside a busy one; ``stream`` is not used again."""
-    raw = getattr(stream, "_raw", None)
-    if stored_bytes < NATIVE_FROM_BYTES or not isinstance(raw, io.FileIO):
-        return stream
-    if not isinstance(stream, _GzipStream | _ZstdStream):
-        return stream
-    codec = "gzip" if isinstance(stream, _GzipStream) else "zstd"
-    try:
-        return _NativeStream(stream, os.fsdecode(raw.name), codec)  # type: ignore[return-value]
-    except OSError:
-        return stream
 
 
 def seek_near_end(stream: BinaryIO, size: int) -> None:

@@ -15,6 +15,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from tracekit.findings import Severity, severity_of
 from tracekit.fleet.lake import Card, Entry, Lake
 
 Row = dict[str, Any]
@@ -160,8 +161,15 @@ def _tables(
     on_hosts: dict[str, str],
     on_links: dict[str, str],
 ) -> dict[str, list[Row]]:
+    # As a diagnosis grades: by the share of the step; a loss that is not priced is a minor finding.
+    severity = severity_of(cost_s / step_s) if cost_s is not None else Severity.MINOR
+
     def place(rule: str | None) -> Row:
-        return {"rules": [rule] if rule else [], "gpu_hours_per_day": 10.0 if rule else None}
+        return {
+            "rules": [rule] if rule else [],
+            "severity": str(severity) if rule else None,
+            "gpu_hours_per_day": 10.0 if rule else None,
+        }
 
     rule = next(iter([*on_links.values(), *on_hosts.values()]), None)
     job = {
@@ -205,7 +213,7 @@ def _tables(
         {
             "finding": f"{found}/{kind}:{place}",
             "rule": found,
-            "severity": "major",
+            "severity": str(severity),
             "is_explained": False,
             "hosts": [host],
             "links": [place] if kind == "link" else [],

@@ -70,7 +70,9 @@ def reason(index: int, event: str, active: int, held: float | None = None) -> di
 
 
 def growth(index: int, counter: str, grown: float | None) -> dict[str, Any]:
-    return named(index) | {"counter": counter, "growth": grown, "samples_count": 2}
+    return named(index) | {
+        "counter": counter, "growth": grown, "samples_count": 2, "last_value": grown,
+    }  # fmt: skip
 
 
 def xid(index: int, number: int, **more: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tracekit import native
+from tracekit.ingest.kineto import stream
 
 DAY_NS = 24 * 3600 * 10**9
 TIME = re.compile(r"(\d{1,16})(?:\.(\d{1,3}))?")
@@ -105,6 +106,19 @@ class StandIn:
         return len(self.readers)
 
 
+def _is_cut(text: bytes, events: list[bytes], cut: int, every: int) -> bool:
+    """Whether a reader that is given the text up to each cut in turn reads whole events."""
+    starts, at = [], 1
+    for raw in events:
+        starts.append(text.index(raw, at))
+        at = starts[-1] + len(raw)
+    for end in range(cut, starts[-1] + 1 if starts else 0, every):
+        (start, raw) = [(s, r) for s, r in zip(starts, events, strict=True) if s < end][-1]
+        if start < end - every or len(stream._BOUNDARY.findall(raw)) >= stream.CANDIDATES:
+            return False
+    return True
+
+
 class _Reader:
     def __init__(self) -> None:
         self._kinds: list[Kind] = []
@@ -132,12 +146,16 @@ class _Reader:
         self._categories[name[:count].decode()] = len(self._slots) - 1, kind if kind >= 0 else None
         return len(self._slots) - 1
 
-    def tk_batch(self, address: int, count: int, place: int, limit_ns: int, answer: Any) -> int:
+    def tk_batch(
+        self, address: int, count: int, place: int, limit_ns: int, cut: int, every: int, answer: Any
+    ) -> int:
         self._marks = [len(rows) for rows in self._slots]
         try:
             text = ctypes.string_at(address, count).decode()
             events = msgspec.json.decode(text, type=list[msgspec.Raw])
         except (msgspec.DecodeError, UnicodeDecodeError):
+            return 1
+        if every and not _is_cut(text.encode(), [bytes(raw) for raw in events], cut, every):
             return 1
         rest: list[tuple[int, bytes]] = []
         has_fraction = False

@@ -21,7 +21,7 @@ from tracekit.rules.base import Facts, JobFacts
 
 QUERIES = (
     "nccl_comms", "nccl_topology", "nccl_signals", "nccl_bench", "nccl_choices", "nccl_nics",
-    "nccl_rails", "nccl_groups", "watchdog", "flight_calls", "host_topology",
+    "nccl_rails", "nccl_groups", "watchdog", "flight_calls", "collective_checks", "host_topology",
 )  # fmt: skip
 
 

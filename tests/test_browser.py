@@ -349,6 +349,18 @@ def fleet(folder: Path, name: str) -> Path:
     return folder / "site" / "hosts.html"
 
 
+def test_on_a_phone_figures_of_nights_show_the_last(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    index = fleet(tmp_path, "a").with_name("index.html")
+    visit = chromium.visit(index, width=PHONE)
+    sheets = "[...document.querySelectorAll('figure .sheet')]"
+    assert visit.ask(f"{sheets}.length") > 0
+    hidden = "s => s.scrollWidth - s.clientWidth - s.scrollLeft > 1"
+    assert visit.ask(f"{sheets}.filter({hidden}).length") == 0
+    assert visit.ask(f"{sheets}.filter(s => s.scrollLeft > 50).length") > 0
+
+
 NAMED: dict[str, Callable[[Path, str], Path]] = {
     "two jobs": compared, "a launcher's log": failed, "a training log": trained, "a fleet": fleet
 }  # fmt: skip

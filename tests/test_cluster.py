@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import cluster_tasks
@@ -30,7 +32,8 @@ from tracekit.fleet.lake import Lake, make_lake
 from tracekit.fleet.rollup import rolled_up
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import TABLES
-from tracekit.runs import elsewhere, execute, plan
+from tracekit.runs import elsewhere, execute, numbered, plan
+from tracekit.runs.numbered import numbered_elsewhere
 from tracekit.store.manifest import load
 from traces import BASE_NS, write_job
 
@@ -133,6 +136,53 @@ def test_a_job_read_on_a_cluster_says_the_same_to_the_byte(remote: Cluster, job:
     total = sum(p.stat().st_size for p in (job / "traces").iterdir())
     assert seen[-1] == (total, total)
     assert not [*(job / "run" / "tmp").iterdir()]
+
+
+def test_calls_are_numbered_by_communicator_on_the_workers_and_rows_are_the_same(
+    remote: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("simulate", "slow-gpu", "--ranks", "8", "--steps", "2", "-o", "traces")
+    assert command(*words, "--layout", "tp2") == 0
+    asked: list[int] = []
+
+    def counted(two: Cluster, run: Path, parts: Any, via: str | None = None) -> Any:
+        asked.append(len(parts))
+        return numbered_elsewhere(two, run, parts, via)
+
+    monkeypatch.setattr(numbered, "numbered_elsewhere", counted)
+    runs.ingest(["traces"], tmp_path / "run", cluster=remote)
+    runs.ingest(["traces"], tmp_path / "alone", workers=1)
+    assert len(asked) == 1
+    assert asked[0] > 1
+    for name in ("collective_match", "clock_offset", "step", "comm_group"):
+        assert rows(tmp_path / "run", name) == rows(tmp_path / "alone", name)
+    assert rows(tmp_path / "run", "collective_match")
+    assert not [*(tmp_path / "run" / "tmp").iterdir()]
+
+
+def rows(run: Path, name: str) -> list[Any]:
+    """A derived table's rows, whatever the shards' order made its sources' numbers."""
+    manifest = load(run)
+    assert manifest is not None
+    files = [f.path for f in manifest.files if f.path.startswith("derived/") and f.table == name]
+    return [row for path in files for row in pq.read_table(run / path).to_pylist()]
+
+
+def test_a_worker_killed_while_it_numbers_calls_loses_and_doubles_nothing(
+    remote: Cluster, tmp_path: Path
+) -> None:
+    columns = ("communicator", "rank", "clock_id", "sequence", "step", "start_ns", "end_ns", "kind")
+    part = {name: np.arange(4) // 2 for name in (*columns, "is_synchronising")}
+    part["rank"] = np.array([0, 1, 0, 1])
+    part["sequence"] = np.zeros(4, np.int64)
+    before = pids(remote)
+    told = [*numbered_elsewhere(remote, tmp_path, [part] * 8)]
+    os.kill(before[0], signal.SIGKILL)
+    again = [*numbered_elsewhere(remote, tmp_path, [part] * 8)]
+    assert sorted(t[0] for t in told) == sorted(t[0] for t in again) == [*range(8)]
+    assert [t[1]["call"].tolist() for t in again] == [[0, 0, 0, 0]] * 8
+    assert not [*(tmp_path / "tmp").iterdir()]
 
 
 @pytest.mark.slow  # the handmade job, above, takes the same way; this one has a culprit and logs

@@ -348,6 +348,23 @@ def test_rounds_become_times_by_start_and_interval() -> None:
     assert pick(run(con)["clock"], "basis") == [("ticks",)]
 
 
+@pytest.mark.parametrize("first", [0, 60 * S])
+def test_times_from_a_beginning_are_placed_by_the_start_of_their_file(first: int) -> None:
+    con = database(
+        source=[counters(5, "/d/x.csv", time_basis="elapsed", window_start_ns=first,
+                         window_end_ns=first + 9 * S)]
+    )  # fmt: skip
+    job = '[[source]]\npath = "x.csv"\nstart = 2026-07-21T03:01:07Z\n'
+    (row,) = run(con, job)["source_context"]
+    correction = Correction(*(row[c] for c in Correction._fields))
+    (moved,) = corrected(np.array([first + S]), np.array([5]), {5: correction})
+    assert moved == 1_784_602_868 * S
+    notes: list[str] = []
+    assert pick(run(con, notes=notes)["clock"], "basis") == [("elapsed",)]
+    assert "counts time from a beginning that is not stated" in notes[0]
+    assert "say start in job.toml" in notes[0]
+
+
 # --- steps ----------------------------------------------------------------------------------------
 
 

@@ -13,9 +13,9 @@ import telemetry
 import tracekit
 from soaks import soak
 from tracekit.derive.coherence import coherent, quick_size
-from tracekit.derive.counter_period import CounterPeriod, period_of
+from tracekit.derive.counter_period import CounterPeriod, Part, period_of
 from tracekit.derive.signals import Readings
-from tracekit.derive.statements import Statement, statements
+from tracekit.derive.statements import Statement, _clocks, statements
 
 ALWAYS = {"ports", "clock_offset"}
 MAY = {
@@ -129,6 +129,90 @@ def test_idle_gpus_beside_busy_ones_are_groups_with_their_numbers() -> None:
     idle, busy = loads([0.0] * 4 + [0.9] * 4, [130] * 4 + [690] * 4)
     assert idle.sentence == "GPUs 0-3 of n0 idle (busy in 0 % of readings, 130 W)"
     assert busy.sentence == "GPUs 4-7 of n0 busy (busy in 100 % of readings, 690 W)"
+
+
+def test_who_works_now_and_then_is_called_neither_busy_nor_idle() -> None:
+    some = [0.9] * 10 + [0.0] * 90
+    gpus = [*steady([0.9, 0.9]), *(replace(r, values=np.array(some)) for r in steady([0], "n1"))]
+    said = [s.sentence for s in statements({"sm_active": gpus}, NOTHING)]
+    assert any("GPU 0 of n1 mostly idle (busy in 10 % of readings)" in text for text in said)
+    assert any("GPUs 0-1 of n0 busy" in text for text in said)
+
+
+def test_without_activity_utilisation_and_without_that_power_tells_groups() -> None:
+    by_use = statements(
+        {"gpu_utilisation": steady([0.0, 0.02, 1.0, 0.9]), "power": steady([90, 90, 600, 610])},
+        NOTHING,
+    )
+    assert [(s.kind, s.scope, s.value) for s in by_use] == [
+        ("load", "GPUs 0-1 of n0", 0.0), ("load", "GPUs 2-3 of n0", 1.0),
+    ]  # fmt: skip
+    by_power = statements({"power": steady([90, 92, 600, 610])}, NOTHING)
+    assert [s.sentence for s in by_power] == [
+        "GPUs 0-1 of n0 at 91 W in the mean", "GPUs 2-3 of n0 at 605 W in the mean",
+    ]  # fmt: skip
+    assert not statements({"power": steady([500, 510, 520, 530])}, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ([1, 1, 1, 1], "evenly over 4 ports: the busiest has 1.00 of their mean"),
+        ([0, 0.01, 1, 1], "evenly over 2 of 4 ports (ib2, ib3): the busiest has 1.00"),
+        ([0, 0, 1, 0], "over 1 of 4 ports (ib2)"),
+        ([0.5, 0.5, 2, 1], "unevenly over 4 ports: ib2 has 50 % of it"),
+    ],
+)
+def test_ports_are_even_among_those_that_carry_something(rates: list[float], words: str) -> None:
+    times = np.arange(100.0)
+    ports = [
+        Readings(f"p{at}", times, np.full(100, rate * 1e9), "n0", f"ib{at}")
+        for at, rate in enumerate(rates)
+    ]
+    (said,) = statements({"tx_rate": ports}, NOTHING)
+    assert words in said.sentence
+
+
+@pytest.mark.parametrize(("jitter", "is_told"), [(0.0, False), (0.004, False), (0.15, True)])
+def test_a_shift_by_a_step_that_fits_nearly_as_well_is_no_offset(
+    jitter: float, *, is_told: bool
+) -> None:
+    """Steps of 2.17 s: 0.625 s is no whole number of readings, and a step more is 28 of them."""
+    rng = np.random.default_rng(11)
+    fine = np.zeros(300_000)
+    begin = 0.5
+    while begin < 295:
+        fine[int(begin * 1000) : int((begin + 0.13) * 1000)] = 1e10
+        begin += 2.17 * (1 + jitter * rng.standard_normal())
+    total = np.concatenate([[0.0], np.cumsum(fine)]) / 1000
+    times = np.arange(0.1, 290, 0.1)
+    sent = np.diff(np.interp(times, np.arange(len(total)) / 1000, total), prepend=0) / 0.1
+    late = times - 0.025
+    got = np.diff(np.interp(late, np.arange(len(total)) / 1000, total), prepend=0) / 0.1
+    signals = {
+        counter: [
+            Readings(f"a{counter}", times, sent, "n0", "ib0"),
+            Readings(f"b{counter}", late + 0.625, got, "n1", "ib0"),
+        ]
+        for counter in ("tx_rate", "rx_rate")
+    }
+    said = _clocks(signals, ["n0", "n1"], 2.17)
+    assert (said is not None) is is_told
+    assert said is None or said.value == pytest.approx(0.625, abs=0.05)
+
+
+@pytest.mark.parametrize(("until_s", "is_told"), [(100.0, True), (40.0, False)])
+def test_traffic_of_a_part_of_the_time_is_not_what_each_period_does(
+    until_s: float, *, is_told: bool
+) -> None:
+    times = np.arange(0.0, 100.0, 0.1)
+    flow = np.where(times < until_s, 5e9, 0.0)
+    port = Readings("p", times, flow, "n0", "ib0")
+    row = {"verdict": "steps", "counter": "sm_active", "period_ns": 2e9, "interval_ns": 1e8}
+    part = Part(row, np.arange(0.0, 100.0, 2.0), {"g": 0.0}, {"g": "n0"})
+    found = CounterPeriod(row, part.starts, (part,))
+    kinds = {s.kind for s in statements({"pcie_rx": [port]}, found)}
+    assert ("throughout_pcie" in kinds) is is_told
 
 
 def test_one_gpu_is_apart_from_its_load_group_and_never_from_another() -> None:

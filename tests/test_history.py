@@ -154,6 +154,18 @@ def test_a_bar_that_begins_anew_in_each_epoch_tells_all_its_steps() -> None:
     assert [(s["steps_count"], s["wall_ns"]) for s in steps] == [(50, 30 * SECOND), (70, None)]
 
 
+def test_a_bar_that_is_drawn_anew_with_the_epoch_before_is_no_restart() -> None:
+    """Lightning's is drawn at 0 once more before it says the new epoch."""
+    rows = []
+    for epoch in range(3):
+        rows += [r | {"epoch": epoch, "place": epoch + 1} for r in bar(*range(41), total=40)]
+        rows += [r | {"epoch": epoch, "place": epoch + 2} for r in bar(0, 40, total=40)]
+    steps, found = told(rows)
+    assert [s["step"] for s in steps] == list(range(1, 121))
+    assert {s["start_number"] for s in steps} == {1}
+    assert not any(r["kind"] == "restart" for r in found)
+
+
 def plain(*said: tuple[int, int], apart_s: int = 10) -> list[Row]:
     """Lines of epoch and step of somebody's own loop."""
     return [
@@ -256,6 +268,17 @@ def test_a_stall_between_the_steps_that_the_program_times_is_seen_by_the_clock()
     assert stall["lost_ns"] == pytest.approx(600 * SECOND, rel=1e-3)
 
 
+@pytest.mark.parametrize(("stall_s", "is_told"), [(20, True), (15, False)])
+def test_a_stall_of_a_short_log_is_told_by_its_share_of_the_time(
+    stall_s: float, is_told: bool
+) -> None:
+    """A twentieth of five minutes and a bit: half a minute is asked of longer ones."""
+    durs = noisy(300)
+    durs[200] += stall_s
+    stalls = [r for r in told(lines(durs))[1] if r["kind"] == "stall"]
+    assert [r["first_step"] for r in stalls] == ([201] if is_told else [])
+
+
 def test_a_shorter_stall_than_counts_is_none() -> None:
     durs = noisy(5000)
     durs[2999] += 29
@@ -356,6 +379,57 @@ def test_two_periods_are_two_and_a_stall_between_them_is_one() -> None:
         ("periodic", 1100, 9700),
         ("stall", None, 7777),
     ]
+
+
+@pytest.mark.parametrize(
+    ("at", "is_one"),
+    [((50, 100, 150, 200), True), ((50, 100, 150, 220), False), ((50, 100, 150), False)],
+)
+def test_four_outliers_are_a_period_if_each_is_as_far_from_the_next(
+    at: tuple[int, ...], is_one: bool
+) -> None:
+    durs = noisy(240)
+    for step in at:
+        durs[step] += 4
+    periods = [r for r in told(lines(durs))[1] if r["kind"] == "periodic"]
+    assert [r["times_count"] for r in periods] == ([4] if is_one else [])
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_three_outliers_are_a_period_if_the_log_says_what_they_are(is_told: bool) -> None:
+    durs = noisy(200)
+    for step in (50, 100, 150):
+        durs[step] += 4
+    rows = [r | {"place": 2 * r["place"]} for r in lines(durs)]
+    places = [101, 201, 301] if is_told else [101, 121, 141]
+    events = [{"source_id": 0, "place": p, "code": "checkpoint-save"} for p in places]
+    con = database({"job_step": rows, "log_event": events})
+    periods = [r for r in history(con, {0}, {})[1] if r["kind"] == "periodic"]
+    assert [(r["times_count"], r["checkpoints_count"]) for r in periods] == (
+        [(3, 3)] if is_told else []
+    )
+
+
+def quick_bar(stall_s: int) -> list[Row]:
+    """Drawings of 400 steps of a tenth of a second, by a clock of whole seconds; one stalls."""
+    return [
+        {
+            "source_id": 0, "place": n, "format": "tqdm", "step": n, "total_steps_count": 400,
+            "elapsed_ns": (n // 10 + (stall_s if n > 205 else 0)) * SECOND, "is_averaged": False,
+        }
+        for n in range(1, 401)
+    ]  # fmt: skip
+
+
+def test_a_stall_of_a_bar_whose_steps_are_shorter_than_its_clock_can_tell() -> None:
+    found = [r for r in told(quick_bar(9))[1] if r["kind"] == "stall"]
+    assert [(r["first_step"], r["last_step"]) for r in found] == [(206, 206)]
+    assert 7 * SECOND <= found[0]["lost_ns"] <= 9 * SECOND
+    assert found[0]["usual_ns"] == pytest.approx(SECOND / 10, rel=0.05)
+
+
+def test_a_bar_whose_steps_are_shorter_than_its_clock_can_tell_has_no_stall() -> None:
+    assert told(quick_bar(0))[1] == []
 
 
 def whole_seconds(rows: Sequence[Row]) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -12,11 +12,21 @@ import pyarrow as pa
 import pytest
 from source_tables import database
 
+from tracekit.derive import matching
+from tracekit.derive.matching import Columns, number_part
 from tracekit.derive.run import derive
 from tracekit.job import JobDescription, Parallelism
 
 MS = 1_000_000
 Row = dict[str, Any]
+SOURCE: Row = {
+    "kind": "kineto",
+    "status": "ok",
+    "time_basis": "epoch",
+    "host_name": "h",
+    "window_start_ns": 0,
+    "window_end_ns": 100_000 * MS,
+}
 
 
 def run(
@@ -28,22 +38,55 @@ def run(
 ) -> dict[str, pa.Table]:
     sources = [
         {
+            **SOURCE,
             "source_id": rank,
             "path": f"rank{rank}.json",
-            "kind": "kineto",
-            "status": "ok",
-            "time_basis": "epoch",
             "file_rank": rank,
-            "host_name": "h",
-            "window_start_ns": 0,
-            "window_end_ns": 100_000 * MS,
             **source,
         }
         for rank in range(ranks)
     ]
     given = {"source": sources, "collective": calls, "process_group": list(groups)}
     with database(given) as con:
-        return derive(con, job)
+        here = derive(con, job)
+    with database(given) as con, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "LEAST_HANDED", 1)
+        assert derive(con, job, number=numbered_elsewhere) == here
+    return here
+
+
+def numbered_elsewhere(parts: Sequence[Columns]) -> Iterator[tuple[int, Columns, Any]]:
+    """As a cluster does: each part by itself, the last first."""
+    for which, columns in reversed([*enumerate(parts)]):
+        yield which, *number_part(columns)
+
+
+def test_communicators_are_dealt_out_whole_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six communicators, of which each part but the last holds a third of all calls at least."""
+    calls = [
+        c for g in range(6) for c in grouped([2 * g, 2 * g + 1], f"g{g}", 10, sequences=g % 2 == 1)
+    ]
+    monkeypatch.setattr(matching, "MAX_PARTS", 3)
+    seen: list[list[int]] = []
+
+    def counted(parts: Sequence[Columns]) -> Iterator[tuple[int, Columns, Any]]:
+        seen.extend(sorted({*part["communicator"].tolist()}) for part in parts)
+        return numbered_elsewhere(parts)
+
+    sources = [
+        {**SOURCE, "source_id": r, "path": f"rank{r}.json", "file_rank": r} for r in range(12)
+    ]
+    with database({"source": sources, "collective": calls}) as con:
+        derive(con, number=counted)
+    assert [len(part) for part in seen] == [2, 2, 2]
+    assert len({i for part in seen for i in part}) == 6
+
+
+def grouped(ranks: list[int], group: str, count: int, sequences: bool) -> list[Row]:
+    return [
+        {**row, "group_id": group, "sequence": i // len(ranks) if sequences else None}
+        for i, row in enumerate(lockstep(ranks, count))
+    ]
 
 
 def call(rank: int, index: int, start: float, end: float, **facts: Any) -> Row:
@@ -432,6 +475,30 @@ def test_sends_pair_with_receives_in_order() -> None:
     assert len(instances(result)) == 10
     assert {c["method"] for c in result["collective_match"].to_pylist()} == {"pair"}
     assert [r["pp_rank"] for r in result["rank"].to_pylist()] == [0, 1]
+
+
+@pytest.mark.parametrize("description", ["mesh_pp", "undefined"])
+def test_numbers_within_a_group_are_of_the_one_that_is_named_a_pipeline(description: str) -> None:
+    """gloo says the other's number within a group, and not which group. Of two pipelines of two
+    ranks the groups between them hold the same number for one member, and its own for another, so
+    that they cannot be meant where none is named."""
+    rows, groups = [], []
+    for index in range(10):
+        at = index * 10
+        for first in (0, 2):
+            facts = {"is_p2p": True, "timeline": "host", "stream": None}
+            rows.append(call(first, index, at, at + 2, op="send", peer_group_rank=1, **facts))
+            rows.append(
+                call(first + 1, index, at - 1, at + 2, op="recv", peer_group_rank=0, **facts)
+            )
+    for members in ([0, 1], [2, 3]):
+        groups += [listed(r, members, f"p{members[0]}", description) for r in members]
+    for members in ([0, 2], [1, 3]):
+        groups += [listed(r, members, f"d{members[0]}", "mesh_dp") for r in members]
+    result = run(rows, 4, groups)
+    found = instances(result)
+    assert len(found) == 20
+    assert {tuple(r for r, _ in members) for members in found.values()} == {(0, 1), (2, 3)}
 
 
 def test_sends_to_somebody_unknown_are_left_alone() -> None:

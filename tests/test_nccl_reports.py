@@ -322,7 +322,10 @@ def test_a_whole_benchmark_is_not_told_to_profile_steps(tmp_path: Path) -> None:
     (tmp_path / "a.out").write_text(HEAD + rows + END.format("3.0"))
     text, document = told(tmp_path, tmp_path / "a.out")
     assert "five or more steps" not in text
-    assert "1 benchmark ran to the end (3.0 GB/s at most)" in document.verdict.sentence
+    assert (
+        "1 benchmark measured 3.0 GB/s at most, and the rules that read it found"
+        in document.verdict.sentence
+    )
     assert "diagnose both logs at once" in " ".join(text.split())
 
 
@@ -368,6 +371,19 @@ def test_a_benchmark_that_broke_off_after_a_fall_says_both(tmp_path: Path) -> No
     assert "incomplete (3 of 10 sizes measured). Its bus bandwidth falls from 20.0" in (
         document.verdict.sentence
     )
+
+
+def test_a_table_alone_is_read_without_what_stood_before_it(tmp_path: Path) -> None:
+    """People paste the table; how many sizes were asked for, it does not say."""
+    table = HEAD[HEAD.index("#       size") :]
+    (tmp_path / "busbw.txt").write_text(table + curve("9.00", "20.0", "20.0", "19.0"))
+    text, document = told(tmp_path, tmp_path / "busbw.txt")
+    assert "a table alone: 4 sizes, 20.0 GB/s at most" in text
+    assert "incomplete" not in text
+    assert "1 benchmark measured 20.0 GB/s at most" in document.verdict.sentence
+    (tmp_path / "busbw.txt").write_text(table)
+    text, _ = told(tmp_path, tmp_path / "busbw.txt")
+    assert "is incomplete (0 sizes measured)" in text
 
 
 def test_rows_whose_parts_a_launcher_tagged_are_read(tmp_path: Path) -> None:

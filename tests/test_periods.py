@@ -5,23 +5,30 @@ Handmade programs are rows of launches; in simulated jobs every launch's true st
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
+import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accuracy.twins import TWINS
 from soaks import soak
-from tracekit import api
+from tracekit import api, schema
+from tracekit.derive import inferred_steps
 from tracekit.derive.inferred_steps import UPDATE
-from tracekit.derive.periods import Cell, Launches, cells
+from tracekit.derive.periods import Cell, Launches, cells, repetitions
 from tracekit.simulate import Request, write
 from tracekit.store import Selection
 
@@ -264,6 +271,53 @@ def test_every_launch_of_a_simulated_job_is_in_its_step(
     assert not any("inferred" in f.confidence.basis for f in ours.findings)
 
 
+@pytest.mark.parametrize(
+    ("name", "updates", "ranges", "is_read"),
+    [
+        ("multi_tensor_apply_adam", 3, 0, True),
+        ("multi_tensor_apply_adam", 2, 0, False),  # just below
+        ("decode_attention", 9, 0, False),
+        ("decode_attention", 9, 1, True),  # a range may say that any work is the optimizer's
+    ],
+)
+def test_launches_are_read_only_where_there_are_updates_enough(
+    monkeypatch: pytest.MonkeyPatch, name: str, updates: int, ranges: int, is_read: bool
+) -> None:
+    read: list[int] = []
+    original = inferred_steps._read
+
+    def reading(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
+        read.append(source_id)
+        return original(con, source_id)
+
+    monkeypatch.setattr(inferred_steps, "_read", reading)
+    monkeypatch.setattr(inferred_steps, "cells", lambda _: [])
+    with duckdb.connect() as con:
+        for table in ("gpu_op", "annotation", "collective"):
+            con.register("empty", schema.table(table).arrow_schema().empty_table())
+            con.execute(f"CREATE TABLE {table} AS FROM empty")
+        for i in range(updates):
+            con.execute(
+                "INSERT INTO gpu_op BY NAME SELECT 7 AS source_id, $i AS place, $name AS name, "
+                "$i * 100 AS launch_start_ns, $i * 100 + 50 AS start_ns, 10 AS dur_ns",
+                {"i": i, "name": name},
+            )
+        # Without a launch a kernel is no update of a step.
+        con.execute(
+            "INSERT INTO gpu_op BY NAME SELECT 7 AS source_id, 99 AS place, "
+            "'multi_tensor_apply_adam' AS name, 5 AS start_ns, 10 AS dur_ns"
+        )
+        for _ in range(ranges):
+            con.execute(
+                "INSERT INTO annotation BY NAME SELECT 7 AS source_id, 0 AS start_ns, "
+                "900 AS dur_ns, 'Optimizer.step#Adam.step' AS name"
+            )
+        context = pa.table({"source_id": [7], "attempt": [1], "rank": [0], "capture_id": [0]})
+        marked = schema.table("step").arrow_schema().empty_table()
+        assert inferred_steps.infer_steps(con, context, marked, cast("Any", None)) is None
+    assert read == [7] * is_read
+
+
 def test_ranks_without_markers_take_the_numbers_of_those_with(tmp_path: Path) -> None:
     write(
         Request(ranks=2, layout="fsdp", steps_count=5, style="nsys", nccl="none"), tmp_path / "job"
@@ -312,3 +366,82 @@ def test_selecting_inferred_steps_selects_their_operations(tmp_path: Path) -> No
     bare = without_markers(tmp_path / "job", tmp_path / "bare")
     with api.open([bare], selection=Selection(steps=((2, 3),))) as run:
         assert set(launches(run).values()) == {2, 3}
+
+
+def repeated(*words: str) -> list[str]:
+    """The launches of each repetition that is found in some words."""
+    text = "".join(words)
+    return [text[c.first : c.last + 1] for c in repetitions(program(*words))]
+
+
+DECODED = "mAnmAnmAnBk"
+"""Three layers with a collective each, and the choice of the token, which all hear of."""
+
+
+def test_a_token_is_what_a_decoder_repeats_and_not_its_layer() -> None:
+    assert repeated(*[DECODED] * 6) == [DECODED] * 6
+    assert repeated(*[DECODED] * 4) == []  # too few
+
+
+def test_layers_that_nothing_separates_are_what_repeats() -> None:
+    assert repeated(*["mAn"] * 7) == ["mAn"] * 7
+
+
+def test_what_is_done_now_and_then_is_no_other_repetition() -> None:
+    logged = DECODED + "d"
+    assert (
+        len(repeated(DECODED, DECODED, logged, DECODED, DECODED, logged, DECODED, DECODED, logged))
+        == 9
+    )
+
+
+def test_repetitions_of_which_two_differ_are_none() -> None:
+    other = "mAnmAnBk"
+    assert len(repeated(*[DECODED] * 5, other, *[DECODED] * 5)) == 10
+    assert repeated(*[DECODED] * 3, other, *[DECODED] * 3, other, *[DECODED] * 3) == []
+
+
+def test_without_collectives_nobody_waits_and_nothing_is_a_repetition() -> None:
+    assert repeated(*["mmnk"] * 9) == []
+
+
+def bare_of(name: str, dropped: tuple[str, ...], to: Path) -> Path:
+    """A recorded job without what marks its steps."""
+    to.mkdir()
+    for path in sorted((TWINS / name).glob("rank*.gz")):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        kept = [e for e in trace["traceEvents"] if not str(e.get("name")).startswith(dropped)]
+        assert len(kept) < len(trace["traceEvents"])
+        trace["traceEvents"] = kept
+        (to / path.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    return to
+
+
+UPDATED = ("ProfilerStep#",)
+REPEATED = ("ProfilerStep#", "Optimizer.")
+STRIPPED = (
+    ("ddp-slow-compute", UPDATED), ("ddp-slow-compute", REPEATED), ("tp-throttled-cpu", REPEATED),
+    ("moe-hot-expert", UPDATED), ("pp-uneven-stage", REPEATED), ("ddp-input-stall", REPEATED),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dropped"), soak(STRIPPED, fast=STRIPPED[:2]))
+def test_a_fault_of_a_job_without_a_device_costs_the_same_without_marks(
+    name: str, dropped: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The verdict names the same finding, and its cost is within a tenth: the steps' borders are
+    elsewhere, the faults are not."""
+    marked = samples.diagnosis(TWINS / name).document
+    with api.open([bare_of(name, dropped, tmp_path / name)]) as run:
+        said_by = run.run.con.execute("SELECT DISTINCT step_source FROM step").fetchall()
+        report = run.diagnose()
+    bare = report.document
+    assert said_by == [("optimizer" if dropped == UPDATED else "repetition",)]
+    assert bare.verdict.finding == marked.verdict.finding
+    costs = [
+        next(f.impact.s_per_step for f in d.findings if f.id == d.verdict.finding)
+        for d in (bare, marked)
+    ]
+    assert costs[0] == pytest.approx(costs[1], rel=0.1)
+    word = "update no parameters" if dropped == REPEATED else "the period of the updates"
+    assert any(word in line for line in report.notes.data_lines)

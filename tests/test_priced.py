@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import samples
 
-from tracekit.errors import UsageError
+from tracekit import priced
+from tracekit.errors import InputError, UsageError
 from tracekit.report import Report
 from tracekit.report.json import to_json
 from tracekit.whatif import (
@@ -193,3 +194,28 @@ def test_a_gain_is_taken_from_the_job_s_step_and_never_more_than_all_of_it(
 def test_a_refused_replay_says_the_job_s_step() -> None:
     text = to_text(replayed(refused="it misses the step").of_job(12.0))
     assert "measured 12.0000 s a step, 10.0000 in the steps replayed (83.3% of it) over 1" in text
+
+
+def test_where_nothing_can_be_replayed_a_finding_has_its_cost_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without matched calls no replay can be made; counters have priced the link."""
+    hint = "profile all ranks in the same steps"
+
+    def nothing(*_: object) -> WhatIf:
+        raise InputError("nothing to replay: no collectives are matched", hint=hint)
+
+    monkeypatch.setattr(priced, "whatif", nothing)
+    with samples.opened(TWINS / "ddp-starved-link") as run:
+        report = run.diagnose()
+        found = run.whatif([parse_remove("F1")])
+        with pytest.raises(InputError, match="nothing to replay"):
+            run.whatif([parse_remove("rank=0")])
+    (cause,) = found.causes
+    assert is_of(cause, report, "link-degraded/1")
+    assert found.refused == "nothing to replay: no collectives are matched"
+    content = to_dict(found)
+    assert content["t_no_delay_s"] is None
+    assert content["simulation_error_ratio"] is None
+    assert content["causes"][0]["saved_s_per_step"] == cause.saved_s_per_step
+    assert "the cost of link-degraded/1" in to_text(found)

@@ -252,7 +252,8 @@ def _rounded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 TOLD_BY_CASES = frozenset({
-    "absent_waits", "allocator_stall", "bubble", "checkpoint_stall", "compile_stall",
+    "absent_waits", "allocator_stall", "bubble", "checkpoint_stall", "collective_checks",
+    "compile_stall",
     "counter_profile", "delay_matrix", "enqueued_calls", "expert_load", "fabric_leaves",
     "fabric_path", "fabric_uplinks", "failures",
     "gemm_efficiency", "gpu_counters",

@@ -58,6 +58,9 @@ LOOK_S = 2.0
 LATE_S = 60.0
 """How long a file may need until another machine sees it: file systems of a network keep a folder's
 names for a while."""
+IDLE_S = 3600
+"""After so long without a task the operator of Kubernetes removes a cluster: deriving a run, while
+its workers wait, takes minutes."""
 WORKER_MEMORY = "4GiB"
 """Of a worker of Slurm, where Dask's configuration names no other."""
 
@@ -301,7 +304,9 @@ class Cluster:
                 f"--cluster {self._kind} needs the package {error.name}",
                 hint="pip install 'tracekit[cluster]'",
             ) from None
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # the client of a cluster's API has errors of its own
+            if os.environ.get("TRACEKIT_DEBUG"):
+                raise
             raise ClusterError(
                 f"{self.name} cannot be started ({type(error).__name__})",
                 hint=f"Dask's configuration says how: docs/cluster.md, --cluster {self._kind}",
@@ -505,11 +510,29 @@ def _slurm(workers: int, memory_bytes: int | None) -> contextlib.AbstractContext
 def _kubernetes(workers: int, memory_bytes: int | None) -> contextlib.AbstractContextManager[Any]:
     import secrets
 
+    import dask
     from dask_kubernetes.operator import KubeCluster
 
-    return KubeCluster(  # type: ignore[no-any-return]
-        name=f"tracekit-{secrets.token_hex(4)}", n_workers=workers, quiet=True
-    )
+    # The library lays its own defaults over what the configuration says, and there a list of
+    # variables, which is how secrets are named, becomes none: pods without credentials.
+    env = dask.config.collect().get("kubernetes", {}).get("env")
+    idle = dask.config.get("kubernetes.idle-timeout", None)
+    try:
+        return KubeCluster(  # type: ignore[no-any-return]
+            name=f"tracekit-{secrets.token_hex(4)}",
+            n_workers=workers,
+            quiet=True,
+            env=env if isinstance(env, list) else None,
+            # What a command that is killed leaves, the operator removes.
+            idle_timeout=IDLE_S if idle is None else idle,
+        )
+    except BaseException:
+        # Pods may be pending. At exit the library would try it, too, and print how that failed.
+        for begun in [*getattr(KubeCluster, "_instances", ())]:
+            with contextlib.suppress(Exception):
+                begun.close(timeout=10)
+            getattr(KubeCluster, "_instances").discard(begun)  # noqa: B009  # private, and no type
+        raise
 
 
 def _security(*, may_make_one: bool, is_asked: bool) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 LIBRARY = Path(__file__).with_name("libtracekit_kineto.so")
-INTERFACE = 1
+INTERFACE = 2
 """The interface that ``native/src/boundary.rs`` has."""
 
 NULL = -(2**63)
@@ -48,7 +48,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tk_kind": (_I64, (_P, _U8, _U8, _U64, _U64, _U8, _U8, _I64)),
     "tk_field": (ctypes.c_int32, (_P, _U64, ctypes.c_char_p, _U64, _U8, _U64)),
     "tk_category": (_I64, (_P, ctypes.c_char_p, _U64, _I64)),
-    "tk_batch": (ctypes.c_int32, (_P, _P, _U64, _I64, _I64, _P)),
+    "tk_batch": (ctypes.c_int32, (_P, _P, _U64, _I64, _I64, _U64, _U64, _P)),
     "tk_roll_back": (None, (_P,)),
     "tk_rows": (None, (_P, _U64, _P)),
     "tk_clear": (None, (_P, _U64)),
@@ -149,18 +149,22 @@ class Reader:
             self._of_slot[slot] = kind
         return slot
 
-    def batch(self, document: memoryview, place: int, limit_ns: int) -> Batch | None:
+    def batch(
+        self, document: memoryview, place: int, limit_ns: int, cuts: tuple[int, int] = (0, 0)
+    ) -> Batch | None:
         """Read a JSON list of events, the first of which is the ``place``-th of its file.
 
         None where it is refused; then nothing of it is kept. Events are taken whose time is above
-        0 and below ``limit_ns``.
+        0 and below ``limit_ns``. With ``cuts``, the first and how many bytes lie between two, a
+        list is refused as well where Python, given its text up to each cut in turn, would not read
+        up to the last event that begins before it.
         """
         import numpy as np
 
         answer = self._answer
         lent = (ctypes.c_char * len(document)).from_buffer(document)
         if self._lib.tk_batch(
-            self._handle, ctypes.addressof(lent), len(document), place, limit_ns,
+            self._handle, ctypes.addressof(lent), len(document), place, limit_ns, *cuts,
             ctypes.byref(answer),
         ):  # fmt: skip
             return None

@@ -77,6 +77,11 @@ class Objects:
             )
         if any(part in (".", "..") for part in said.path.split("/")):
             raise UsageError(f"{self.uri}: '.' and '..' mean nothing in a store")
+        if "//" in said.path:
+            raise UsageError(
+                f"{self.uri}: two slashes in a path",
+                hint="one: the library that reads stores takes no empty names",
+            )
         self._scheme, self._bucket = said.scheme, said.netloc.partition("@")[0]
         self._account = said.netloc.partition("@")[2].partition(".")[0]
         self._root = (self._bucket + said.path).rstrip("/")

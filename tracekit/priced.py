@@ -8,11 +8,12 @@ expert's tokens must be computed somewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracekit.errors import UsageError
+from tracekit.errors import InputError, UsageError
 from tracekit.replays import places, whatif
 from tracekit.rules import Facts, rule
 from tracekit.rules.lateness.price import observed_price
@@ -43,7 +44,13 @@ def whatif_priced(
         finding = _finding(con, cause, facts, findings)
         if finding is not None:
             priced[cause] = _result(cause, finding.impact, step_s, finding)
-    answer = whatif(con, dp, [c for c in causes if c not in priced], step_s or None)
+    rest = [c for c in causes if c not in priced]
+    try:
+        answer = whatif(con, dp, rest, step_s or None)
+    except InputError as error:
+        if rest or not causes:
+            raise
+        answer = _without_replay(facts, step_s, error)
     replayed = {c.cause: c for c in answer.causes}
     results = []
     for cause in causes:
@@ -54,6 +61,24 @@ def whatif_priced(
             result = replace(_result(cause, impact, step_s), simulation_error_ratio=error_ratio)
         results.append(result)
     return replace(answer, causes=tuple(results))
+
+
+def _without_replay(facts: Facts, step_s: float, error: InputError) -> WhatIf:
+    """What there is to say where nothing can be replayed, and findings have their costs all the
+    same."""
+    return WhatIf(
+        method="collectives",
+        steps=tuple(k.step for k in facts.steps.keys),
+        dropped_steps=(),
+        t_base_s=step_s,
+        t_no_delay_s=math.nan,
+        t_ideal_s=math.nan,
+        per_step={},
+        slowdown_by_optype={},
+        slowdown_by_rank={},
+        refused=str(error).partition("\n")[0],
+        job_step_s=step_s,
+    )
 
 
 def _finding(

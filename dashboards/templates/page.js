@@ -13,4 +13,6 @@ for (const field of document.querySelectorAll("input[type=search]")) field.oninp
   const items = document.getElementById(field.dataset.of).querySelectorAll("tbody tr, details");
   for (const item of items) item.hidden = !item.textContent.toLowerCase().includes(wanted);
 };
+// Nights end on the right, and the last is what is looked for.
+for (const sheet of document.querySelectorAll(".latest")) sheet.scrollLeft = sheet.scrollWidth;
 onbeforeprint = () => { for (const d of document.querySelectorAll("details")) d.open = true; };

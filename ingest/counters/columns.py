@@ -6,7 +6,9 @@ import difflib
 from collections.abc import Mapping
 
 from tracekit.ingest.base import Recognition, SourceFile
-from tracekit.ingest.counters import fields, gpu_table, net_table
+from tracekit.ingest.counters import device_table, fields, gpu_table, net_table
+from tracekit.ingest.counters.device_headers import column_of
+from tracekit.ingest.counters.device_samples import Column
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.net_words import NET, is_word
 from tracekit.ingest.counters.table import unit_of
@@ -26,8 +28,26 @@ def is_network(columns: Mapping[str, str]) -> bool:
     return any(k in net_table.OWN_ROLES or (is_word(k) and k not in GPU) for k in columns)
 
 
+def is_of_devices(columns: Mapping[str, str]) -> bool:
+    """Whether keys are counters of numbered devices, as headers name them (``gpu0_power_w``)."""
+    known = {*gpu_table.TABLE.roles, *net_table.TABLE.roles, *GPU}
+    return any(
+        key not in known and not is_word(key) and isinstance(column_of(0, key), Column)
+        for key in columns
+    )
+
+
 def check_columns(columns: Mapping[str, str]) -> None:
     """Refuse what job.toml may not say of columns. Raises UnknownColumnError."""
+    if is_of_devices(columns):
+        for key in columns:
+            if key not in device_table.ROLES and isinstance(why := column_of(0, key), str):
+                raise UnknownColumnError(
+                    f"columns: {key[:80]!r} is no counter of a device: {why}",
+                    key,
+                    "as headers name them: gpu0_power_w, ib3_tx_bytes_s; time and host are parts",
+                )
+        return
     roles = {*gpu_table.TABLE.roles, *net_table.TABLE.roles}
     known = [*gpu_table.TABLE.roles, *net_table.OWN_ROLES, *GPU, *NET]
     for key in columns:
@@ -68,6 +88,8 @@ def recognise_mapped(source: SourceFile, head: bytes) -> Recognition | None:
     """What a file is whose columns job.toml explains; None where it explains none."""
     if not source.columns:
         return None
+    if is_of_devices(dict(source.columns)):
+        return device_table.recognise(source, head)
     if is_network(dict(source.columns)):
         return net_table.recognise(source, head)
     return gpu_table.recognise(source, head)

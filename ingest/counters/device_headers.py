@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tracekit.ingest.base import stated_host
-from tracekit.ingest.counters import fields, net_words, rdma_names
+from tracekit.ingest.counters import fields, net_words, open_units, rdma_names
 from tracekit.ingest.counters.device_samples import Column
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.host_words import HOST
+from tracekit.ingest.counters.names import node_in_name
 from tracekit.ingest.counters.table import unit_of, without_unit
 from tracekit.ingest.counters.units import MEMORY, SIZES
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -27,11 +28,16 @@ _MACHINE = frozenset(("sys", "system", "chassis", "node", "host", "server", "mac
 """Words for all of it."""
 _DEVICE = rf"(gpu|{'|'.join((*_PORTS, *_SENSED, 'nvlink'))})[_ .-]?(\d{{1,4}})"
 _BETWEEN = "_.:/ -"
-_FRONT = re.compile(rf"(?:system\.)?{_DEVICE}[{_BETWEEN}]", re.I)
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
+_FRONT = re.compile(rf"(?:^|(?<=[{_BETWEEN}])){_DEVICE}(?:[{_BETWEEN}]|(?=[A-Z][a-z]))", re.I)
+_AROUND = frozenset(
+    ("system", "metrics", "metric", "values", "data", "readings", "sensors", "telemetry", "stats",
+     "counters", "dcgm", "nvml", "smi", "ipmi", "hw", "hardware", "devices", "fields")
+)  # fmt: skip
+"""Words before a device that say where it was read, not what it is."""
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])")
 """Where a word begins within another: ``powerWatts``."""
 _BEHIND = re.compile(rf"[{_BETWEEN}]{_DEVICE}\Z", re.I)
-_LABELLED = re.compile(r"([A-Za-z_:]\w*)\{(.{1,2000})\}")
+_LABELLED = re.compile(r"([A-Za-z_:]\w*)?\{(.{1,2000})\}")
 _LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
 _SENSORS = frozenset(("bmc", "oob", "ipmi", "redfish", "board", "gpu"))
 """Words that say who read a number, not what it is."""
@@ -56,6 +62,8 @@ def _measures() -> dict[str, tuple[str, float]]:
 _MEASURES = _measures()
 """How a header ends, in lower case: its unit, and the size of it. MB/s and Mb/s differ in the case
 of one letter, which people leave out: what is written ``bps`` is bits, and ``b/s`` bytes."""
+_BYTES_PS = re.compile(r"(?<![A-Za-z])([kKMGT]i?B)ps\Z")
+"""MBps are bytes; of mbps, whose letters are all small, nobody knows, and bits are meant mostly."""
 _BITS = {unit: SIZES["bytes/s"][unit] for unit in SIZES["bits/s"]}
 """Mb/s as it is spelled in brackets, where case is not lost."""
 _DIRECTIONS = {
@@ -71,13 +79,19 @@ def is_second(name: str) -> bool:
     return not _SENSORS.isdisjoint(re.split(r"[^a-z]+", name.lower())[1:])
 
 
-def column_of(at: int, name: str) -> Column | str:
-    """What a header names; else why it is not read."""
+def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
+    """What a header names; else why it is not read.
+
+    ``may_be_open``: whether a share, clock or memory of a GPU may lack its unit (``open_units``).
+    """
     if labelled := _LABELLED.fullmatch(name.strip()):
         return _of_metric(at, labelled[1], dict(_LABEL.findall(labelled[2])), name)
     plain = without_unit(name)
-    if device_match := _FRONT.match(plain):
-        metric = plain[device_match.end() :]
+    node = None
+    if (device_match := _FRONT.search(plain)) and (
+        whose := _whose(plain[: device_match.start()])
+    ) is not None:
+        node, metric = whose or None, plain[device_match.end() :]
     elif device_match := _BEHIND.search(plain):
         metric = plain[: device_match.start()]
     else:
@@ -94,21 +108,33 @@ def column_of(at: int, name: str) -> Column | str:
         meaning = _sensor(_SENSED[kind], words, unit, scale, name)
         if meaning is None:
             return "no counter of such a device has that name and unit"
-        return Column(at, "host", f"{kind}{number}", meaning, name)
+        return Column(at, "host", f"{kind}{number}", meaning, name, node)
     is_gpu = kind == "gpu"
     # nvidia-smi's own names (utilization.gpu) have units that are known.
     queried = fields.of_smi(metric.strip(), unit_of(name)) if is_gpu and "." in metric else None
     meaning = (
         queried or _gpu(words, unit, scale, name) if is_gpu else _port(words, unit, scale, name)
     )
+    is_open = meaning is None and is_gpu and may_be_open and unit is None
+    if is_open:
+        meaning = _gpu_of_any_unit(words, name)
     if meaning is None:
         return "nobody knows what it counts, or its unit does not fit"
     device = str(int(number)) if is_gpu else f"{kind}{'_' if kind == 'mlx5' else ''}{number}"
-    return Column(at, "gpu" if is_gpu else "port", device, meaning, name)
+    return Column(at, "gpu" if is_gpu else "port", device, meaning, name, node, is_open)
+
+
+def _whose(before: str) -> str | None:
+    """The machine that the words before a device name; empty: none; None: they say more."""
+    text = before.strip(_BETWEEN)
+    if not text or all(w in _AROUND for w in re.split(r"[^a-z]+", text.lower()) if w):
+        return ""
+    return text if node_in_name(text) == text else None
 
 
 def _of_metric(at: int, metric: str, labels: Mapping[str, str], header: str) -> Column | str:
     """A metric of dcgm-exporter with its labels, as dashboards export them."""
+    metric = metric or labels.get("__name__", "")
     meaning = fields.of_dcgm(metric)
     if meaning is None or not re.fullmatch(r"\d{1,4}", labels.get("gpu", "")):
         return "no metric of a GPU of dcgm-exporter"
@@ -119,8 +145,10 @@ def _of_metric(at: int, metric: str, labels: Mapping[str, str], header: str) -> 
 def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, float]:
     """The words of a metric, and the unit and its size that stand at its end."""
     plain = re.sub(r"(?:/|_?per_?)s(?:ec(?:ond)?)?$", "_s", metric.strip(), flags=re.I)
+    plain = _BYTES_PS.sub(r"\1_s", plain)
     words = [w for w in re.split(r"[^A-Za-z0-9%]+", _CAMEL.sub("_", plain).lower()) if w]
     if bracket is not None:
+        words = _without_its_unit(words, bracket)
         said = re.sub(r"/sec$", "/s", bracket.strip())
         if said != said.lower() and (size := _BITS.get(said)):
             return words, "bytes/s", float(size)
@@ -133,8 +161,18 @@ def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, 
     return words, None, 1.0
 
 
+def _without_its_unit(words: list[str], bracket: str) -> list[str]:
+    """Words of a metric whose last ones repeat the unit in brackets: ``power_w [W]``."""
+    meant = _MEASURES.get(bracket.strip().lower().replace("/s", "_s"))
+    for length in (2, 1):
+        end = "_".join(words[-length:])
+        if meant and len(words) > length and _MEASURES.get(end) == meant and end != "bytes":
+            return words[:-length]
+    return words
+
+
 def _gpu(words: Sequence[str], unit: str | None, scale: float, header: str) -> Meaning | None:
-    for said in (words, [w for w in words if w not in _SENSORS]):
+    for said in (words, [w for w in words if w not in _SENSORS and w not in _AROUND]):
         counter = fields.counter_of_words(said)
         if counter is not None:
             word = GPU[counter]
@@ -142,6 +180,15 @@ def _gpu(words: Sequence[str], unit: str | None, scale: float, header: str) -> M
             if word.unit == unit or (unit is None and word.unit not in _SIZED):
                 return GPU.meaning(counter, scale, header[:80])
             return None
+    return None
+
+
+def _gpu_of_any_unit(words: Sequence[str], header: str) -> Meaning | None:
+    """A counter whose numbers may say their unit, as if they were in its own."""
+    for said in (words, [w for w in words if w not in _SENSORS and w not in _AROUND]):
+        counter = fields.counter_of_words(said)
+        if counter is not None and GPU[counter].unit in open_units.UNITS:
+            return GPU.meaning(counter, 1.0, header[:80])
     return None
 
 

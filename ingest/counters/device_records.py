@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tracekit.ingest import files, streams
@@ -26,11 +26,13 @@ from tracekit.ingest.counters.table import (
     HOST_WORDS,
     LABEL_WORDS,
     TIME_WORDS,
+    UNIT_WORDS,
+    VALUE_WORDS,
     bare_name,
     cells_of,
     header_line,
-    header_of,
 )
+from tracekit.ingest.counters.table_heads import HEAD_LINES, Head, heads
 from tracekit.ingest.lines import lines, shape
 
 KIND = "device_records"
@@ -38,17 +40,22 @@ MIN_COUNTERS = 2
 """Known counters of a record from which its file is surely one of devices."""
 MAX_NAMES = 20_000
 """Different names of a file; those after are counted alone."""
+FIRST_ROWS = 64
+"""Lines of a table with a row a number that tell whether it is one of devices."""
 MAX_DEPTH = 4
 """Objects within objects that are looked into."""
 
 _GPUS = ("gpu", "gpus", "gpu_id", "gpu_index", "card", "cards", "device", "devices", "gpuid")
 _PORTS = (
     "port", "ports", "iface", "ifname", "interface", "interfaces", "nic", "nics", "hca", "hcas",
+    "device", "dev", "component", "entity",
 )  # fmt: skip
 _INDICES = ("index", "idx", "id", "gpu", "gpu_id", "gpu_index", "minor_number", "device")
 _NAMES = ("name", "port", "iface", "ifname", "interface", "device", "id")
 _GPU_NUMBER = re.compile(r"(?:(?:gpu|card|cuda|nvidia|device)[ _:-]?)?(\d{1,4})", re.I)
-_PORT_NAME = re.compile(r"(?:ib|eth|mlx5|nic|hca|roce|rdma|port)[_-]?\d{1,4}", re.I)
+_PORT_NAME = re.compile(
+    r"(?:ib|eth|mlx5|nic|hca|roce|rdma|port|fan|psu|cpu|dimm|disk|nvme)[_-]?\d{1,4}", re.I
+)
 _OF_TRAINING = frozenset(("loss", "lr", "iteration", "global_step", "learning_rate", "perplexity"))
 """Names of what a training log reports: its lines are another reader's."""
 
@@ -70,6 +77,8 @@ def of_object(value: Mapping[str, Any], around: Record | None = None) -> Record 
     plain = {key.strip(): v for key, v in value.items()}
     lower = {key.lower(): key for key in plain}
     time = next((plain[lower[w]] for w in TIME_WORDS if w in lower), None)
+    if time is None and times.parse(str(plain.get("t"))) is not None:
+        time = plain.pop("t")
     host = next((plain[lower[w]] for w in HOST_WORDS if w in lower), None)
     if isinstance(time, bool) or not isinstance(time, int | float | str):
         if around is None:
@@ -113,6 +122,10 @@ def _flatten(name: str, value: Any, into: dict[str, str], depth: int) -> None:
     if isinstance(value, int | float | str):
         into[name] = str(value)
     elif isinstance(value, dict):
+        if "value" in value and value.keys() <= {"value", "unit", "units"}:
+            unit = str(value.get("unit") or value.get("units") or "")
+            _flatten(f"{name} [{unit}]" if unit else name, value["value"], into, depth - 1)
+            return
         for key, inner in value.items():
             within = key.strip()
             if name.lower() in (*_GPUS, *_PORTS):
@@ -157,9 +170,12 @@ def of_document(value: Any) -> Iterator[Record | None]:
         yield own
         return
     lists = [v for v in value.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
+    said = {key.strip().lower(): inner for key, inner in value.items()}
+    host = next((said[w] for w in HOST_WORDS if isinstance(said.get(w), str)), None)
     for inner in lists if len(lists) == 1 else [[None]]:
         for element in inner:
-            yield of_object(element) if isinstance(element, dict) else None
+            record = of_object(element) if isinstance(element, dict) else None
+            yield record._replace(host=record.host or host) if record is not None else None
 
 
 def of_point(text: str) -> Record | None:
@@ -174,30 +190,90 @@ def of_point(text: str) -> Record | None:
 
 
 class _Rows(NamedTuple):
-    """A table with a column that says whose a row is."""
+    """A table with a row a device, a metric or a number."""
 
-    delimiter: str
-    header: tuple[str, ...]
+    head: Head
+    names: tuple[str, ...]
+    """Headers; of words that say what a column is, in lower case and without a unit."""
+    roles: Mapping[str, int]
+    """The columns of metric, value, unit and labels."""
 
     def record(self, line: str) -> Record | None:
-        cells = [c.strip() for c in cells_of(line, self.delimiter)]
-        if len(cells) != len(self.header):
+        """What a line says; None where it has other cells or no time."""
+        cells = [c.strip() for c in cells_of(line, self.head.delimiter)]
+        if len(cells) != len(self.names):
             return None
-        return of_object(dict(zip(self.header, cells, strict=True)))
+        said = dict(zip(self.names, cells, strict=True))
+        if "labels" in self.roles:
+            labels = _labels(said.pop(self.names[self.roles["labels"]]))
+            if labels is None:
+                return None
+            said = {**labels, **said}
+        if "metric" not in self.roles:
+            return of_object(said)
+        metric = said.pop(self.names[self.roles["metric"]])
+        unit = said.pop(self.names[self.roles["unit"]], "") if "unit" in self.roles else ""
+        metric = f"{metric} [{unit}]" if unit else metric
+        if "value" in self.roles:
+            said[metric] = said.pop(self.names[self.roles["value"]])
+            return of_object(said)
+        # A column a device, whose numbers are of the row's metric.
+        return of_object({f"{n}_{metric}" if _is_device(n) else n: c for n, c in said.items()})
 
 
-def _rows_of(line: str) -> _Rows | None:
-    named = header_of(line)
-    if named is None:
+_PAIR = re.compile(r"([A-Za-z_][\w.-]*)\s*[:=]\s*\"?([^,\"]*)\"?")
+_LABEL_COLUMNS = ("group", "tags", "labels", "scope", "series")
+_METRICS = (
+    "metric", "metric_name", "name", "counter", "field", "sensor", "measurement", "item", "key",
+    "__name__",
+)  # fmt: skip
+
+
+def _labels(text: str) -> dict[str, str] | None:
+    """``gpu:0,host:n1`` as names and words; None where it is no such list."""
+    pairs = [_PAIR.fullmatch(part.strip()) for part in text.strip("{}[] ").split(",")]
+    return {p[1]: p[2].strip() for p in pairs if p} if all(pairs) else None
+
+
+def _is_device(name: str) -> bool:
+    return _gpu_named(name) is not None or _PORT_NAME.fullmatch(name) is not None
+
+
+def _named(head: Head, at: int) -> str:
+    """A header; with the unit of its cells, where it is a counter with that alone."""
+    name = head.names[at]
+    is_known = isinstance(column_of(0, f"gpu0_{name}"), Column)
+    return name if is_known else head.printed(at)
+
+
+def _rows_of(first: Sequence[str]) -> _Rows | None:
+    """How the rows of a table read, by its first lines; None where its headers say another."""
+    head = next(heads(first), None)
+    if head is None or head.delimiter == " ":
         return None
-    names = [n.strip() for n in named[1]]
-    bare = [bare_name(n) for n in names]
-    if not set(bare) & set(TIME_WORDS) or not set(bare) & {*_GPUS, *_PORTS}:
+    bare = [bare_name(n) for n in head.names]
+    if not set(bare) & set(TIME_WORDS) or len({*bare}) < len(bare):
+        return None
+    roles = {
+        role: at
+        for role, words in (
+            ("metric", _METRICS), ("value", VALUE_WORDS), ("unit", UNIT_WORDS),
+            ("labels", _LABEL_COLUMNS),
+        )
+        if (at := next((bare.index(w) for w in words if w in bare), None)) is not None
+    }  # fmt: skip
+    has_devices = any(_is_device(n) for n in bare)
+    if "metric" in roles and "value" not in roles and not has_devices:
+        del roles["metric"]
+    if "labels" in roles and (not head.first or _labels(head.first[roles["labels"]]) is None):
+        del roles["labels"]
+    if not {"metric", "labels"} & roles.keys() and not set(bare) & {*_GPUS, *_PORTS}:
         return None
     # Words that say what a column is lose their unit; those of counters keep it.
     known = {*TIME_WORDS, *HOST_WORDS, *_GPUS, *_PORTS}
-    header = [b if b in known else n for b, n in zip(bare, names, strict=True)]
-    return _Rows(named[0], tuple(header)) if len(set(header)) == len(header) else None
+    places = {*roles.values()}
+    names = [b if b in known or at in places else _named(head, at) for at, b in enumerate(bare)]
+    return _Rows(head, tuple(names), roles)
 
 
 # --- recognition ----------------------------------------------------------------------------------
@@ -223,12 +299,19 @@ def _first(head: bytes) -> Record | None:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return _first_of_json(text)
-    line = header_line(head)
-    rows = _rows_of(line)
+    first = text.decode("utf-8", "replace").split("\n")
+    rows = _rows_of(first[:HEAD_LINES])
     if rows is not None:
-        second = text.split(b"\n", 2)[1:2]
-        return rows.record(second[0].decode("utf-8", "replace").rstrip("\r")) if second else None
+        return _together(rows, [t.rstrip("\r") for t in first[rows.head.lines : FIRST_ROWS]])
+    line = header_line(head)
     return of_point(line) if line[:1] not in ("<", "#") else None
+
+
+def _together(rows: _Rows, texts: Sequence[str]) -> Record | None:
+    """The first rows as one record, for a table with a row a number."""
+    records = [r for text in texts if text and (r := rows.record(text)) is not None]
+    numbers = {name: text for r in reversed(records) for name, text in r.numbers.items()}
+    return records[0]._replace(numbers=numbers) if records else None
 
 
 def _first_of_json(text: bytes) -> Record | None:
@@ -259,9 +342,9 @@ def read(source: SourceFile, sink: Sink) -> None:
                 for record in of_document(document.value):
                     table.add(document.line, record)
         else:
-            rows = _rows_of(header_line(head))
+            rows = _rows_of(head.decode("utf-8", "replace").split("\n")[:HEAD_LINES])
             for line in lines(stream):
-                if line.number == 1 and rows is not None:
+                if rows is not None and line.number <= rows.head.lines:
                     continue
                 if line.text.strip() and not line.text.startswith("#"):
                     found = rows.record(line.text) if rows else of_point(line.text.strip())

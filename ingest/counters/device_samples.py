@@ -10,10 +10,11 @@ from tracekit.ingest.base import Sink, SourceFile, write_columns
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.host_samples import HostSamples
-from tracekit.ingest.counters.names import node_in_name
+from tracekit.ingest.counters.names import node_of_file
 from tracekit.ingest.counters.net_samples import NetSamples, decimal, is_missing
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import count_unread
+from tracekit.ingest.counters.table_heads import in_unit
 from tracekit.ingest.counters.vocabulary import Meaning
 from tracekit.ingest.lines import shape
 
@@ -36,6 +37,8 @@ class Column(NamedTuple):
     header: str
     node: str | None = None
     """Its machine, where the header says so."""
+    is_open: bool = False
+    """Whether its numbers must say in which unit they are: its header does not."""
 
     @property
     def key(self) -> tuple[str | None, ...]:
@@ -62,10 +65,7 @@ class Devices:
         self._sink = sink
         self._reading = reading
         self.ports = NetSamples(sink, source)
-        node, named = node_in_name(source.name), self.ports.node
-        # gpu_node0.csv is what node0's GPUs did: no machine's name has an underscore.
-        if node is not None and (named is None or named.endswith(f"_{node}")):
-            self.ports.of_name(node)
+        self.ports.of_name(node_of_file(source))
         self._gpus = GpuSamples(sink, source)
         self._host = HostSamples(sink, source)
         self._host.of_name(None if names_hosts else self.ports.node)
@@ -74,7 +74,7 @@ class Devices:
         self._said: list[tuple[int, int, int, str, str]] = []
         self._series: dict[tuple[str | None, int], int] = {}
         """By machine and the column's place, which no two columns of a file share."""
-        self._is_local = False
+        self._basis = "epoch"
         self._is_utc = times.says_utc(source.name)
 
     def add(
@@ -88,7 +88,7 @@ class Devices:
         """What was read at a moment; ``labels`` by their headers."""
         if isinstance(moment, times.Local) and self._is_utc:
             moment = int(moment)
-        self._is_local |= isinstance(moment, times.Local)
+        self._basis = times.basis_of(moment)
         self.ports.at(moment)
         if host is not None:
             self.ports.of_row(host)
@@ -98,23 +98,28 @@ class Devices:
         self._host.at(moment)
         if other is None:
             self._host.of(self.ports.node)
-        for column, text in numbers:
+        for column, printed in numbers:
+            text = printed
+            if text and not text[-1].isdecimal():  # 45%, 1.2 kB/s, or no number
+                text = in_unit(text, column.meaning.unit or "", column.meaning.scale)
             if column.kind == "gpu":
                 self._gpu(place, column, moment, text)
             elif column.kind == "port":
+                if column.node is not None:
+                    self.ports.of_row(column.node)
                 self.ports.add(
                     place, column.device, column.meaning, text, original=column.header[:80]
                 )
             else:
                 self._host.sample(
                     place, column.meaning, text, original=column.header[:80], cgroup=None,
-                    device=column.device or None, other=other,
+                    device=column.device or None, other=column.node or other,
                 )  # fmt: skip
 
     def finish(self) -> None:
         """Write what is left, but the ports, which are finished with the reading."""
         if self._gpus.rows_count or self._gpus.missing_count:
-            self._gpus.finish("local" if self._is_local else "epoch")
+            self._gpus.finish(self._basis)
             self._reading.good(self._gpus.rows_count)
         if self._host.rows_count or self._host.missing_count:
             self._host.finish()

@@ -9,32 +9,44 @@ else the header names (totals) is listed as not read, with the reason.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters import times
+from tracekit.ingest.counters import open_units, times
 from tracekit.ingest.counters.device_headers import column_of, is_second
 from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
+from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
     LABEL_WORDS,
-    MAX_COLUMNS,
     TIME_WORDS,
     bare_name,
     cells_of,
-    header_line,
-    header_of,
+    tell_units,
+    unit_of,
 )
+from tracekit.ingest.counters.table import column_of as column_in
+from tracekit.ingest.counters.table_heads import HEAD_LINES, Head, heads, plain_name
 from tracekit.ingest.lines import Line, lines, shape
 
 KIND = "device_csv"
+ROLES = ("time", "host", *sorted(LABEL_WORDS))
+"""Parts of a table that job.toml may name beside its counters."""
 _INDEX_WORDS = ("", "unnamed: 0", "index")
 """Headers of the first column where a data frame was written with its index."""
+_SINCE_START = re.compile(
+    r"(?:t|time|timestamp|elapsed|elapsed_time|elapsedtime|runtime|relative_time|rel_time|time_rel|"
+    r"seconds|secs|sec|time_since_start|since_start|clock|uptime|_runtime)"
+    r"(?:_(s|sec|seconds|ms|us|ns))?"
+)
+"""Headers of times that may count from a beginning."""
 MIN_COLUMNS = 2
 """Columns of known counters from which a header is surely one of devices."""
 
@@ -43,22 +55,23 @@ MIN_COLUMNS = 2
 class Layout:
     """Which column is what, and why some are nothing."""
 
-    header: tuple[str, ...]
-    delimiter: str
-    time: int | None
+    head: Head
+    time: int
     host: int | None
     columns: tuple[Column, ...]
     labels: tuple[int, ...] = ()
     unread: dict[str, list[str]] = field(default_factory=dict)
     """Headers by the reason."""
+    since: str | None = None
+    """Unit of times that count from a beginning which the file does not state."""
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a table by its header: a time, and two counters of numbered devices or more."""
-    layout = layout_of(header_line(head))
+    layout = layout_of(*head.decode("utf-8", "replace").split("\n", HEAD_LINES)[:HEAD_LINES])
     if layout is None:
         return None
-    devices = len({(c.kind, c.device) for c in layout.columns})
+    devices = len({(c.node, c.kind, c.device) for c in layout.columns})
     what = f"a table of {devices} devices, {len(layout.columns)} counters"
     return Recognition(KIND, what, KIND)
 
@@ -67,39 +80,108 @@ def read(source: SourceFile, sink: Sink) -> None:
     """Every number that has a meaning into gpu_sample, net_sample or host_sample."""
     with source.open() as stream:
         reading = Reading(sink, stream, None, "line")
-        table = None
-        for line in lines(stream):
-            if table is not None:
-                table.line(line)
-            elif line.text.strip():
-                layout = layout_of(line.text)
-                if layout is None:
-                    raise InputError(f"{source.path}: its first line names no counter of devices")
-                for reason, names in layout.unread.items():
-                    tell_unread(sink, names, reason)
-                has_host = layout.host is not None
-                devices = Devices(source, sink, reading, names_hosts=has_host)
-                table = _Table(layout, devices, reading)
-        if table is None:
+        whole = lines(stream)
+        first = list(islice(whole, HEAD_LINES))
+        if not any(line.text.strip() for line in first):
             raise InputError(f"{source.path}: it holds no line")
-        table.devices.finish()
-        reading.finish(table.devices.ports, streams.stream_problem(stream))
+        layout = layout_of(*(line.text for line in first), said=_said(source))
+        if layout is None:
+            raise InputError(f"{source.path}: its first line names no counter of devices")
+        if any(column.is_open for column in layout.columns):
+            layout = _settled(layout, source, sink)
+        for reason, names in layout.unread.items():
+            tell_unread(sink, names, reason)
+        devices = Devices(source, sink, reading, names_hosts=layout.host is not None)
+        table = _Table(layout, devices, reading)
+        for line in chain(first[layout.head.lines :], whole):
+            table.line(line)
+        devices.finish()
+        reading.finish(devices.ports, streams.stream_problem(stream))
 
 
-def layout_of(line: str) -> Layout | None:
-    """The layout that a header declares; None where it is no table of devices."""
-    named = header_of(line)
-    if named is None and MIN_COLUMNS < len(line.split()) <= MAX_COLUMNS:
-        named = " ", line.split()
-    if named is None:
-        return None
-    delimiter, header = named
-    names = [h.strip() for h in header]
-    bare = [bare_name(n) for n in names]
-    time = next((bare.index(w) for w in TIME_WORDS if w in bare), None)
+def recognise(source: SourceFile, head: bytes) -> Recognition:
+    """A file whose columns job.toml explains as those of devices."""
+    try:
+        first = head.decode("utf-8", "replace").split("\n", HEAD_LINES)[:HEAD_LINES]
+        layout = layout_of(*first, said=_said(source))
+    except InputError as error:
+        why = error.message.removeprefix(f"{source.path}: ")
+        return Recognition(KIND, why, KIND, status="unreadable")
+    if layout is None:
+        why = "its first lines and job.toml name no time and no counter of a device"
+        return Recognition(KIND, why, KIND, status="unreadable")
+    return Recognition(KIND, "a table of devices, as job.toml explains it", KIND)
+
+
+def _said(source: SourceFile) -> Callable[[Head], Head]:
+    """A head with the names that job.toml gives its columns.
+
+    InputError, with path, for a column that the file does not have.
+    """
+
+    def named(head: Head) -> Head:
+        names = list(head.names)
+        for key, text in source.columns:
+            at, unit = column_in(head.shown, text)
+            if at is None:
+                have = ", ".join(head.shown)
+                raise InputError(
+                    f"{source.path}: its header has no column {text[:80]!r}, which job.toml says "
+                    f"is {key}; it has {have[:300]}"
+                )
+            names[at] = f"{key} [{unit}]" if unit is not None else key
+        return head._replace(names=tuple(names))
+
+    return named
+
+
+def layout_of(*first: str, said: Callable[[Head], Head] = lambda head: head) -> Layout | None:
+    """The layout that the first lines of a table declare; None where it is no table of devices.
+
+    ``said`` gives a head other names.
+    """
+    found = (_of_head(said(head)) for head in heads(first))
+    return next((layout for layout in found if layout is not None), None)
+
+
+def _settled(layout: Layout, source: SourceFile, sink: Sink) -> Layout:
+    """The layout with a unit for each column that lacks it, by all numbers of the file.
+
+    What one counter of all devices reaches decides: one GPU of them may stand by.
+    """
+    of_counter: dict[str, open_units.Sizes] = defaultdict(open_units.Sizes)
+    open_columns = [column for column in layout.columns if column.is_open]
+    has_commas = layout.head.delimiter == ";"
+    with source.open() as stream:
+        for line in islice(lines(stream), layout.head.lines, None):
+            cells = cells_of(line.text, layout.head.delimiter)
+            if len(cells) != len(layout.head.names):
+                continue
+            for column in open_columns:
+                text = cells[column.at]
+                number = decimal(text.replace(",", ".") if has_commas else text)
+                if number is not None:
+                    of_counter[column.meaning.counter].add(number)
+    unread = {reason: list(names) for reason, names in layout.unread.items()}
+    columns: list[Column] = [column for column in layout.columns if not column.is_open]
+    said: dict[str, list[str]] = defaultdict(list)
+    for column in open_columns:
+        meaning = column.meaning
+        found = open_units.told(meaning.counter, meaning.unit or "", of_counter[meaning.counter])
+        if found is None:
+            unread.setdefault(open_units.UNDECIDED, []).append(column.header)
+            continue
+        said[found.unit].append(column.header)
+        columns.append(column._replace(meaning=meaning._replace(scale=found.scale), is_open=False))
+    for unit, names in said.items():
+        tell_units(sink, names, unit)
+    return replace(layout, columns=tuple(sorted(columns)), unread=unread)
+
+
+def _of_head(head: Head) -> Layout | None:
+    bare = [bare_name(n) for n in head.names]
     host = next((bare.index(w) for w in HOST_WORDS if w in bare), None)
-    if time is None and bare[0] in _INDEX_WORDS:
-        time = 0
+    time, since = _time_of(head, bare)
     if time is None:
         return None
     readable: list[Column] = []
@@ -107,22 +189,52 @@ def layout_of(line: str) -> Layout | None:
     taken: set[tuple[str | None, ...]] = set()
     labels = tuple(at for at, word in enumerate(bare) if word in LABEL_WORDS)
     # A sensor that somebody else reads (a BMC) is second to the device's own of the same meaning.
-    order = sorted(range(len(names)), key=lambda at: is_second(names[at]))
+    order = sorted(range(len(bare)), key=lambda at: is_second(head.names[at]))
     for at in order:
         if at in (time, host, *labels):
             continue
-        column = column_of(at, names[at])
+        if bare[at] in TIME_WORDS:
+            unread["another column is the time"].append(head.shown[at])
+            continue
+        column = column_of(at, head.names[at])
+        if isinstance(column, str) and (printed := head.printed(at)) != head.names[at]:
+            column = column_of(at, printed)
         if isinstance(column, str):
-            unread[column].append(names[at])
+            column = column_of(at, head.names[at], may_be_open=True)
+        if isinstance(column, str):
+            unread[column].append(head.shown[at])
         elif (key := column.key) in taken:
-            unread["another column has the same meaning"].append(names[at])
+            unread["another column has the same meaning"].append(head.shown[at])
         else:
             taken.add(key)
-            readable.append(column)
-    if len(readable) < MIN_COLUMNS:
+            readable.append(column._replace(header=head.shown[at]))
+    is_said = head.names != tuple(plain_name(name) for name in head.shown)
+    if len(readable) < (1 if is_said else MIN_COLUMNS):
         return None
-    columns = tuple(sorted(readable))
-    return Layout(tuple(names), delimiter, time, host, columns, labels, dict(unread))
+    return Layout(head, time, host, tuple(sorted(readable)), labels, dict(unread), since)
+
+
+def _time_of(head: Head, bare: Sequence[str]) -> tuple[int | None, str | None]:
+    """The column of times; and its unit, where they count from some beginning."""
+    named = [bare.index(w) for w in TIME_WORDS if w in bare]
+    moments = {at: times.parse(head.first[at]) for at in named if head.first}
+    # Beside a local time an epoch says more.
+    placed = [at for at in named if times.basis_of(moments.get(at) or times.Local()) == "epoch"]
+    if placed:
+        return placed[0], None
+    said = [at for at in named if moments.get(at) is not None]
+    if said or (at := head.time_at) is None:
+        at = said[0] if said else None
+    if at is not None:
+        return at, None
+    for at, name in enumerate(bare):
+        if (since := _SINCE_START.fullmatch(name)) and head.first:
+            unit = unit_of(head.names[at]) or since[1] or "s"
+            if times.elapsed(head.first[at], unit) is not None:
+                return at, unit
+    if named:
+        return named[0], None
+    return (0, None) if bare[0] in _INDEX_WORDS else (None, None)
 
 
 class _Table:
@@ -130,30 +242,43 @@ class _Table:
         self._layout = layout
         self._reading = reading
         self.devices = devices
-        self._has_decimal_commas = layout.delimiter == ";"
+        self._has_decimal_commas = layout.head.delimiter == ";"
+        self._last_ns = 0
+        self._days_ns = 0
 
     def line(self, line: Line) -> None:
         if not line.text.strip():
             return
-        cells = [c.strip() for c in cells_of(line.text, self._layout.delimiter)]
-        if len(cells) != len(self._layout.header):
+        cells = [c.strip() for c in cells_of(line.text, self._layout.head.delimiter)]
+        if len(cells) != len(self._layout.head.names):
             self._reading.bad(line.number, "another number of cells", shape(line.text))
-        elif tuple(cells) != self._layout.header:
+        elif tuple(cells) != self._layout.head.cells:
             self._row(line.number, cells)
 
     def _row(self, place: int, cells: Sequence[str]) -> None:
         layout = self._layout
-        assert layout.time is not None  # noqa: S101 - layout_of wants one
-        moment = times.parse(self._number(cells[layout.time]))
+        moment = self._moment(self._number(cells[layout.time]))
         if moment is None:
             self._reading.bad(place, "no time", shape(cells[layout.time]))
             return
         host = cells[layout.host] if layout.host is not None else None
-        labels = [(layout.header[at], cells[at]) for at in layout.labels]
+        labels = [(layout.head.shown[at], cells[at]) for at in layout.labels]
         if self._has_decimal_commas:
             cells = [self._number(cell) for cell in cells]
         numbers = [(column, cells[column.at]) for column in layout.columns]
         self.devices.add(place, moment, host, numbers, labels)
+
+    def _moment(self, text: str) -> int | None:
+        since = self._layout.since
+        if since is None:
+            return times.parse(text)
+        moment = times.elapsed(text, since)
+        if moment is not None and ":" in text:  # a clock that went past midnight begins again
+            if self._last_ns - moment > times.DAY_NS // 2:
+                self._days_ns += times.DAY_NS
+            self._last_ns = int(moment)
+            moment = times.Elapsed(moment + self._days_ns)
+        return moment
 
     def _number(self, cell: str) -> str:
         """A cell with a point for the comma that stands in it.

@@ -18,7 +18,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.counters.documents import Document
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
-from tracekit.ingest.counters.rdma_names import node_and_prefix
+from tracekit.ingest.counters.rdma_names import machine_of, node_and_prefix
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.lines import Line, lines, shape
 
@@ -68,6 +68,8 @@ _LISTED = re.compile(
 )
 """A line of ibnetdiscover --ports: both ends of a cable, or a port without one."""
 _WIDTH = re.compile(r"\s*(\d{1,2})X\s+([\d.]{1,10}) Gbps\b")
+_COULD = re.compile(r"Could be (?:(\d{1,2})X\b|([\d.]{1,10}) Gbps\b)")
+"""iblinkinfo's word behind a link that its two ends could run wider or faster."""
 _HCA = re.compile(r"([A-Za-z0-9][\w.-]{0,80}) (HCA-\d{1,2})$")
 _KINDS = {"S": "switch", "H": "host", "R": "router", "SWITCH": "switch", "CA": "host",
           "ROUTER": "router", "SW": "switch", "RT": "router"}  # fmt: skip
@@ -87,6 +89,8 @@ class End(NamedTuple):
     peer_port: str
     lanes_count: int | None
     speed_bits_s: float | None
+    possible_lanes_count: int | None = None
+    possible_speed_bits_s: float | None = None
 
 
 def sniff(head: bytes, name: str) -> Recognition | None:
@@ -143,8 +147,8 @@ class _Parser:
         text = line.text.rstrip()
         if node := _NODE.match(text):
             self._owner(node[1], "0x" + node[2].lower(), node[3])
-        elif owner := _OWNER.match(text):
-            self._owner(owner[1], owner[2], owner[3])
+        elif owned := _OWNER.match(text):
+            self._owner(owned[1], owned[2], owned[3])
         elif cabled := _PORT.match(text):
             remark = cabled[5]
             descriptions = _DESCRIPTION.findall(remark)
@@ -161,7 +165,9 @@ class _Parser:
                 peer = _named(None, None, info[4])
                 lanes = int(speed[1]) if speed else None
                 lane_bits_s = _nominal(speed[2]) if speed else None
-                self._end(line, info[1], peer, None, info[3], lanes, lane_bits_s)
+                could = _could_be(text[info.end() :], lanes, lane_bits_s)
+                owner = "host" if peer[1] else None  # an adapter's name; switches have none
+                self._end(line, info[1], peer, owner, info[3], lanes, lane_bits_s, could)
             else:
                 self._reading.good()  # a port without a cable
         elif listed := _LISTED.match(text):
@@ -204,6 +210,7 @@ class _Parser:
     def _end(
         self, line: Line, port: str, peer: tuple[str, str], peer_kind: str | None, peer_port: str,
         lanes: int | None, lane_bits_s: float | None,
+        could: tuple[int | None, float | None] = (None, None),
     ) -> None:  # fmt: skip
         if self._node is None:
             self._reading.bad(line.number, "a link of no node", shape(line.text))
@@ -216,8 +223,23 @@ class _Parser:
         speed = lane_bits_s * lanes if lane_bits_s is not None and lanes is not None else None
         self._ends.append(
             End(line.number, name, kind, prefix + port, peer[0], peer_kind, peer[1] + peer_port,
-                lanes, speed)
+                lanes, speed, *could)
         )  # fmt: skip
+
+
+def _could_be(
+    remark: str, lanes: int | None, lane_bits_s: float | None
+) -> tuple[int | None, float | None]:
+    """Lanes and speed of all lanes that a remark says are possible; of what it leaves out, today's.
+
+    Null where it says nothing, or a speed without lanes.
+    """
+    found = _COULD.findall(remark)
+    if not found:
+        return (None, None)
+    wide = next((int(w) for w, _ in found if w), lanes)
+    fast = next((_nominal(f) for _, f in found if f), lane_bits_s)
+    return (wide, wide * fast if wide is not None and fast is not None else None)
 
 
 def _ufm_end(link: Any, side: str) -> tuple[str, str, str, str] | None:
@@ -243,7 +265,7 @@ def _named(kind: str | None, guid: str | None, description: str) -> tuple[str, s
     """The machine, and what its ports are called, as counters of the fabric name them."""
     text = description.strip()
     if kind != "switch" and (adapter := _HCA.match(text)):
-        return adapter[1].split(".")[0], f"{adapter[2]}/"
+        return machine_of(adapter[1], guid), f"{adapter[2]}/"
     return node_and_prefix(text, guid)
 
 

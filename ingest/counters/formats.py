@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.parquet_text import as_text
 
 
 class Format(NamedTuple):
@@ -42,6 +43,8 @@ class Family:
     formats: tuple[Format, ...]
     kinds: tuple[str, ...] | None = None
     """Kinds of its files whose answer may hold no number on purpose; its name if None."""
+    is_table: bool = False
+    """Whether it reads tables that somebody made, which may stand in Parquet as well as in CSV."""
 
     def sniff(self, head: bytes, name: str) -> Recognition | None:
         """Recognise a file of the family by its first bytes."""
@@ -50,7 +53,7 @@ class Family:
 
     def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
         """Stream the file into the sink."""
-        self._read_by().read(source, sink)
+        self._read_by().read(as_text(source) if self.is_table else source, sink)
 
     def _read_by(self) -> Any:
         return import_module(f"{__package__}.{self.module}")
@@ -64,11 +67,11 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 8, "gpu_table", (
+    Family("gpu_csv", 9, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
-    ), ("gpu_csv", "nvidia_smi")),
+    ), ("gpu_csv", "nvidia_smi"), is_table=True),
     Family("nvidia_smi_xml", 6, "smi_xml", (
         Format("gpu", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
     ), ("nvidia_smi",)),
@@ -107,12 +110,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "outputs of several commands", "ethtool, rdma statistic, perfquery", False,
                "time lines"),
     )),
-    Family("infiniband", 1, "infiniband", (
+    Family("infiniband", 2, "infiniband", (
         Format("net", "port counters", "perfquery", True, "time lines"),
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
     )),
-    Family("fabric", 4, "fabric", (
+    Family("fabric", 5, "fabric", (
         Format("net", "map of the fabric", "ibnetdiscover [--ports], iblinkinfo", False,
                "none needed"),
         Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),
@@ -188,6 +191,10 @@ FAMILIES: tuple[Family, ...] = (
     Family("ibswinfo", 1, "ibswinfo", (
         Format("host", "state of a switch", "ibswinfo [-o vitals]", False, "time lines"),
     )),
+    Family("ipmi", 1, "ipmi", (
+        Format("host", "sensors of a machine", "ipmitool sensor, sdr, -c sdr", False,
+               "time lines"),
+    )),
     Family("vmstat", 2, "vmstat", (
         Format("host", "vmstat", "vmstat -t", True, "each line"),
     )),
@@ -215,15 +222,15 @@ FAMILIES: tuple[Family, ...] = (
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
     )),
-    Family("device_csv", 7, "device_table", (
+    Family("device_csv", 8, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
-    )),
-    Family("net_csv", 7, "net_table", (
+    ), is_table=True),
+    Family("net_csv", 8, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
-    )),
-    Family("device_records", 4, "device_records", (
+    ), is_table=True),
+    Family("device_records", 5, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
-    )),
+    ), is_table=True),
 )  # fmt: skip
 """In the order in which they are asked."""
 

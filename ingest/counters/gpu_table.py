@@ -12,16 +12,19 @@ and mean nothing beside other files until job.toml names the zone.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
-from tracekit.ingest.counters import fields, times
+from tracekit.ingest.counters import fields, open_units, times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.gpu_words import blanks
-from tracekit.ingest.counters.names import pci_address, uuid_of
+from tracekit.ingest.counters.names import node_of_file, pci_address, uuid_of
+from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
@@ -31,12 +34,15 @@ from tracekit.ingest.counters.table import (
     VALUE_WORDS,
     Layout,
     Subject,
+    cells_of,
     count_unread,
     header_line,
+    tell_units,
+    unit_of,
 )
 from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import shape
+from tracekit.ingest.lines import lines, shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,9 +125,12 @@ class _Reader:
         self._stream = stream
         self._samples = GpuSamples(sink, source)
         self._layout: Layout[Meaning] | None = None
+        self._undecided: list[str] = []
+        """Headers whose unit nothing says."""
         self._line = 0
         self._is_local = False
         self._is_utc = says_utc(source.name)
+        self._node = node_of_file(source)
         self._clock: dict[str, int | None] = {}
         self._gpus: dict[tuple[str | None, ...], Gpu] = {}
         self._is_of_moments = False
@@ -175,10 +184,49 @@ class _Reader:
             self._layout = TABLE.mapped(line, self._source) if is_mapped else layout_of(line)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
+            self._layout = self._settled(self._layout)
             if self._layout.is_wide:
-                count_unread(self._sink, self._layout.unread, UNKNOWN)
+                names = [name for name in self._layout.unread if name not in self._undecided]
+                count_unread(self._sink, names, UNKNOWN)
+                count_unread(self._sink, self._undecided, open_units.UNDECIDED, "_of_no_unit")
         if block.strip():
             self._rows(block, first_line)
+
+    def _settled(self, layout: Layout[Meaning]) -> Layout[Meaning]:
+        """The layout with a unit for shares that lack one, by all numbers of the file.
+
+        Of 1 and 87 below one header the first is no whole share, and which it is no number before
+        the second says. A column that could be of two units is not read.
+        """
+        plain = [
+            (at, meaning)
+            for at, meaning in layout.counters
+            if meaning.unit == "0..1" and meaning.scale == 1 and _lacks_unit(layout.header[at])
+        ]
+        if not plain or layout.is_long or self._source.columns:
+            return layout
+        sizes: dict[str, open_units.Sizes] = {m.counter: open_units.Sizes() for _, m in plain}
+        with self._source.open() as stream:
+            for line in islice(lines(stream), 1, None):
+                cells = cells_of(line.text, layout.delimiter)
+                if len(cells) == len(layout.header):
+                    for at, meaning in plain:
+                        number = decimal(cells[at])
+                        if number is not None:
+                            sizes[meaning.counter].add(number)
+        counters = dict(layout.counters)
+        said: dict[str, list[str]] = defaultdict(list)
+        for at, meaning in plain:
+            found = open_units.told(meaning.counter, "0..1", sizes[meaning.counter])
+            if found is None:
+                del counters[at]
+                self._undecided.append(layout.header[at].strip())
+                continue
+            counters[at] = meaning._replace(scale=found.scale)
+            said[found.unit].append(layout.header[at].strip())
+        for unit, names in said.items():
+            tell_units(self._sink, names, unit)
+        return layout._replace(counters=tuple(sorted(counters.items())))
 
     def _rows(self, block: bytes, first_line: int) -> None:
         import numpy as np
@@ -344,7 +392,8 @@ class _Reader:
         gpus = []
         for values in combined:
             if values not in self._gpus:
-                self._gpus[values] = _gpu(tuple(v.strip() if v else None for v in values))
+                gpu = _gpu(tuple(v.strip() if v else None for v in values))
+                self._gpus[values] = gpu if gpu.node else gpu._replace(node=self._node)
             gpus.append(self._gpus[values])
         return which, gpus
 
@@ -560,6 +609,14 @@ def _codes(column: pl.Series) -> tuple[np.ndarray, list[str | None]]:
         texts, pl.Series(np.arange(len(texts), dtype=np.int32)), return_dtype=pl.Int32
     )
     return codes.to_numpy().astype(np.int64), texts.to_list()
+
+
+def _lacks_unit(header: str) -> bool:
+    """Whether nothing in a header of plain words says in which unit its shares are."""
+    name = header.strip()
+    is_named = fields.of_dcgm(name.upper()) or fields.of_dcgm(f"DCGM_FI_{name.upper()}")
+    is_named = is_named or fields.of_smi(name, None)
+    return is_named is None and unit_of(name) is None and not re.search(r"(?i)ratio$", name)
 
 
 def _gpu(values: tuple[str | None, ...]) -> Gpu:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracekit.ingest.base import SourceFile
 
 _PCI = re.compile(
     r"(?:PCI:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.I
@@ -14,7 +18,9 @@ _NODE = re.compile(
     re.I,
 )
 _NODE_WITHIN = re.compile(
-    r"(?<![A-Za-z0-9])((?:node|host|worker|server|dgx|hgx)[-_]?\d{1,6})(?![A-Za-z0-9])", re.I
+    r"(?<![A-Za-z0-9])((?:node|host|worker|server|dgx|hgx)[-_]?\d{1,6}"
+    r"|(?:node|host)[-_][a-z])(?![A-Za-z0-9])",
+    re.I,
 )
 _TREE = re.compile(r"/(?:sys|class|infiniband)/.*|/[\w.-]+/(?:ports|statistics)/.*")
 _PORT_IN_NAME = re.compile(
@@ -64,6 +70,17 @@ def node_in_name(name: str) -> str | None:
     """The one machine that a file's name names anywhere, as in telemetry_node0.csv."""
     nodes = {m[1] for m in _NODE_WITHIN.finditer(name)}
     return nodes.pop() if len(nodes) == 1 else None
+
+
+def node_of_file(source: SourceFile) -> str | None:
+    """The machine that a file's name or folder names; what its name names anywhere goes first.
+
+    gpu_node0.csv is what node0's GPUs did: no machine's name has an underscore.
+    """
+    within, named = node_in_name(source.name), node_of_path(source.path)
+    if within is not None and (named is None or named.endswith(f"_{within}")):
+        return within
+    return named
 
 
 def port_of_name(name: str) -> str | None:

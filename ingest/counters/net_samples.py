@@ -18,7 +18,9 @@ COUNTED_MAX = 2**64 - 1
 PORT_MAX_LENGTH = 200
 """Longest name of a port or node that is believed."""
 
-_MISSING = frozenset({"", "n/a", "na", "-", "--", "none", "null", "unknown", "not available"})
+_MISSING = frozenset(
+    {"", "n/a", "na", "-", "--", "none", "null", "unknown", "not available", "nan", "[n/a]"}
+)
 _INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
 _DECIMAL = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d{1,4})?")
 
@@ -101,7 +103,7 @@ class NetSamples(Samples):
         A file's times are all with a zone or all without: what differs from the first is none.
         """
         if time_ns is not None:
-            basis = "local" if isinstance(time_ns, times.Local) else "epoch"
+            basis = times.basis_of(time_ns)
             self._basis = self._basis or basis
             if not 0 <= time_ns < TIME_LIMIT_NS or basis != self._basis:
                 time_ns = None
@@ -196,10 +198,15 @@ class NetSamples(Samples):
         """Whether the file's times lack their zone."""
         return self._basis == "local"
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether the file's times mean something beside other files."""
+        return self._basis in (None, "epoch")
+
     def finish(self) -> None:
         """Write what is left, and say what the file covers."""
         # A file of local times must not hold others beside them.
-        self._put_dump(*((None, None) if self.is_local else self.file_time))
+        self._put_dump(*(self.file_time if self.is_placed else (None, None)))
         self._end(self._basis or "epoch")
         if self.is_local:
             count_local_time(self._sink)

@@ -39,7 +39,7 @@ from tracekit.ingest.lines import Line, shape
 
 KIND = "net_csv"
 
-OWN_ROLES = ("port", "priority", "queue", "lane")
+OWN_ROLES = ("port", "device", "priority", "queue", "lane")
 """Those that only a table of the network has."""
 _NUMBERS = ("priority", "queue", "lane")
 
@@ -111,6 +111,7 @@ TABLE = Subject(
         "time": TIME_WORDS,
         "host": (*HOST_WORDS, "switch"),
         "port": ("port", "interface", "ifname", "iface", "if_name", "port_name", "portname", "nic"),
+        "device": ("device", "hca", "ca", "ibdev", "hca_id", "rdma_device"),
         "priority": ("priority", "prio"),
         "queue": ("queue",),
         "lane": ("lane",),
@@ -127,7 +128,8 @@ TABLE = Subject(
 def _known(line: str) -> Layout[Counter] | None:
     """The layout that a header declares by itself."""
     layout = TABLE.layout(line)
-    return layout if layout is not None and "port" in layout.roles and layout.is_wide else None
+    is_of_ports = layout is not None and not layout.roles.keys().isdisjoint(("port", "device"))
+    return layout if layout is not None and is_of_ports and layout.is_wide else None
 
 
 class _Table:
@@ -169,7 +171,10 @@ class _Table:
             self.samples.at(moment)
         if "host" in roles:
             self.samples.of_row(cells[roles["host"]])
-        port = cells[roles["port"]].strip() or None if "port" in roles else None
+        said = [cells[roles[r]].strip() for r in ("device", "port") if r in roles]
+        # Ports of an HCA are numbers: mlx5_0/1, as sysfs has them.
+        is_of_device = len(said) > 1 and bool(said[0]) and said[1].isdecimal()
+        port = ("/".join(said) if is_of_device else said[-1] if said else None) or None
         which: dict[str, int] = {}
         for role in _NUMBERS:
             if role in roles:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from tracekit.ingest.base import stated_host
 from tracekit.ingest.counters.net_words import meaning, own
 from tracekit.ingest.counters.vocabulary import Meaning
 
@@ -163,15 +164,23 @@ def full_at(name: str) -> int | None:
     return _FULL.get(plain(name))
 
 
+def machine_of(name: str, guid: str | None) -> str:
+    """The machine that an adapter's description names; with its GUID where it is no name."""
+    if guid is not None and stated_host(name) is None:
+        return f"{name} {guid}"
+    return name.split(".")[0]
+
+
 def node_and_prefix(description: str, guid: str | None) -> tuple[str, str]:
     """The machine that a node description names, and what its ports are called.
 
     ``server mlx5_0`` is an adapter: its port 1 is mlx5_0/1 of server. A managed switch has its
-    name between ``MF0;`` and a colon. Other descriptions are not unique and bear their GUID.
+    name between ``MF0;`` and a colon. Other descriptions are not unique and bear their GUID, as
+    machines do that nobody named (localhost).
     """
     text = description.strip()
     if adapter := _ADAPTER.match(text):
-        return adapter[1].split(".")[0], f"{adapter[2]}/"
+        return machine_of(adapter[1], guid), f"{adapter[2]}/"
     if managed := _MANAGED.match(text):
         return managed[1], ""
     return (f"{text} {guid}" if guid and text else text or guid or "unknown"), ""

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from tracekit.ingest.counters import fields, gpu_table, net_table, times
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.net_words import NET
-from tracekit.ingest.counters.table import bare_name, cells_of, header_line, header_of
+from tracekit.ingest.counters.table import bare_name, cells_of
+from tracekit.ingest.counters.table_heads import HEAD_LINES, heads
 
 MAX_LISTED = 40
 """Columns that are listed without a place."""
@@ -65,12 +66,16 @@ class Suggestion(NamedTuple):
     unplaced: tuple[str, ...]
     needs_zone: bool
     """Whether its times lack their zone."""
+    host: str | None = None
+    """The machine that its headers name."""
 
     def toml(self, path: str) -> str:
         """The block ``[[source]]`` of job.toml; what is a guess or open stands in comments."""
         said = ", ".join(f"{g.key} = {_quoted(g.header)}" for g in self.sure)
         text = ["[[source]]", f"path = {_quoted(path)}"]
-        if not any(g.key == "host" for g in self.sure):
+        if self.host is not None:
+            text.append(f"host = {_quoted(self.host)}")
+        elif not any(g.key == "host" for g in self.sure):
             text.append('# host = ""  # the machine, where no column names it')
         if self.needs_zone:
             text.append('# timezone = "UTC"  # of its times, which state none')
@@ -83,25 +88,84 @@ class Suggestion(NamedTuple):
         return "\n".join(text) + "\n"
 
 
-def suggest(head: bytes) -> Suggestion | None:
+def suggest(head: bytes, name: str = "") -> Suggestion | None:
     """What a table's columns may be, from its first lines; None where none may be a counter.
 
     Counters are of GPUs or of ports, whichever more headers are like: one file holds one kind.
+    Where headers name devices by their numbers, each column is a counter of one; which, the header
+    or the file's ``name`` says.
     """
-    named = header_of(header_line(head))
-    if named is None:
+    lines = head.decode("utf-8", "replace").splitlines()
+    top = next(heads(lines[:HEAD_LINES]), None)
+    if top is None:
         return None
-    delimiter, header = named
+    header = [name.strip() for name in top.shown]
     rows = [
-        cells_of(line, delimiter)
-        for line in head.decode("utf-8", "replace").splitlines()[1:20]
-        if line.count(delimiter) == len(header) - 1
+        cells
+        for line in lines[top.lines : top.lines + 20]
+        if len(cells := cells_of(line, top.delimiter)) == len(header)
     ]
-    if not rows or any(re.fullmatch(r"[-+\d.]+", h.strip()) for h in header):
+    if not rows or any(re.fullmatch(r"[-+\d.]+", h) for h in header):
         return None
     options = [_of_subject(header, rows, is_network=n) for n in (False, True)]
     best = max(options, key=_worth)
+    devices = _of_devices(header, rows, name)
+    if devices is not None and _worth(best)[0] == 0:
+        return devices
     return best if _worth(best) > (0, 0) else None
+
+
+_NUMBERED = re.compile(r"(gpu|card|cuda|index|ib|eth|mlx5|nic|hca)\W{0,4}_?(\d{1,3})(?!\d)", re.I)
+_METRICS = (
+    ("power", "power_w"), ("watt", "power_w"), ("leistung", "power_w"),
+    ("temp", "temp_c"), ("util", "util_pct"),
+    ("busy", "util_pct"), ("sm_clock", "sm_clock_mhz"), ("clock", "sm_clock_mhz"),
+    ("memory_used", "memory_used_mib"), ("mem", "memory_used_mib"), ("fb", "memory_used_mib"),
+)  # fmt: skip
+"""Words of a header or of a file's name, and the counter of a GPU that is most often meant."""
+_FLOWS = (
+    ("xmit", "tx_bytes_s"), ("tx", "tx_bytes_s"), ("rcv", "rx_bytes_s"), ("recv", "rx_bytes_s"),
+    ("rx", "rx_bytes_s"),
+)  # fmt: skip
+_OF_HOST = re.compile(r"(?:hostname|host|node|instance)\W{1,4}([A-Za-z][\w.-]{0,60})", re.I)
+
+
+def _of_devices(
+    header: Sequence[str], rows: Sequence[Sequence[str]], name: str
+) -> Suggestion | None:
+    """A column a device, by numbers in headers; None where no header has one and a counter."""
+    sure: dict[str, str] = {}
+    perhaps: list[Guess] = []
+    unplaced: list[str] = []
+    hosts: set[str] = set()
+    needs_zone = False
+    for at, text in enumerate(header):
+        cells = [row[at].strip() for row in rows if row[at].strip()]
+        moments = [times.parse(c) or times.local_ns(c) for c in cells]
+        if "time" not in sure and cells and all(m is not None for m in moments):
+            sure["time"] = text
+            needs_zone = any(m is None or isinstance(m, times.Local) for m in moments)
+            continue
+        device = _NUMBERED.search(text)
+        if device is None:
+            unplaced.append(text)
+            continue
+        hosts |= {m[1] for m in _OF_HOST.finditer(text)}
+        is_port = device[1].lower() in ("ib", "eth", "mlx5", "nic", "hca")
+        kind = f"{device[1].lower()}{'_' if device[1].lower() == 'mlx5' else ''}" * is_port or "gpu"
+        words = _FLOWS if is_port else _METRICS
+        said = (m for where in (text, name) for w, m in words if w in where.lower())
+        metric = next(said, None)
+        key = f"{kind}{int(device[2])}_{metric or words[0][1]}"
+        if metric is not None and key not in sure:
+            sure[key] = text
+        else:
+            perhaps.append(Guess(key, text))
+    if "time" not in sure or (len(perhaps) == 0 and len(sure) < 2):
+        return None
+    guesses = tuple(Guess(k, h) for k, h in sure.items())
+    host = hosts.pop() if len(hosts) == 1 else None
+    return Suggestion(guesses, tuple(perhaps), tuple(unplaced), needs_zone, host)
 
 
 def _worth(suggestion: Suggestion) -> tuple[int, int]:

@@ -44,7 +44,7 @@ def header_line(head: bytes) -> str:
 
 def header_of(line: str) -> tuple[str, list[str]] | None:
     """Delimiter and names of a header line; None where it is none."""
-    delimiter = max(",;\t", key=line.count)
+    delimiter = max(",;\t|", key=line.count)
     if not line.count(delimiter):
         return None
     try:
@@ -125,6 +125,19 @@ def count_unread(sink: Sink, names: Sequence[str], reason: str, of: str = "") ->
             doc=f"Not read: {', '.join(named[:MAX_LISTED])}{more}; {reason}.",
             place=1,
         )
+
+
+def tell_units(sink: Sink, names: Sequence[str], unit: str) -> None:
+    """List the columns whose unit their numbers alone said."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    sink.count(
+        f"unit_by_size_{'_'.join(re.findall(r'[a-z]+', unit.lower())[:4])}",
+        len(names),
+        severity="info",
+        doc=f"Read in {unit}, as the size of the numbers says and no header: "
+        f"{', '.join(name[:80] for name in names[:MAX_LISTED])}{more}.",
+        place=1,
+    )
 
 
 class Layout(NamedTuple, Generic[C]):

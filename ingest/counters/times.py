@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 
 from tracekit.ingest.base import SourceFile
 from tracekit.values import EPOCH_S
@@ -12,6 +13,7 @@ EARLIEST_NS, LATEST_NS = (s * 10**9 for s in EPOCH_S)
 """No number outside is taken for a time of day."""
 
 _EPOCH = re.compile(r"(\d{9,19})(?:\.(\d{1,12}))?")
+_SCIENTIFIC = re.compile(r"\d\.\d{4,17}[eE]\+?\d{1,2}")
 _ISO = re.compile(
     r"(\d{4})[-/]?(\d{2})[-/]?(\d{2})[T_ ](\d{2})[:-]?(\d{2})[:-]?(\d{2})(?:[.,](\d{1,9}))?\d*"
     r" ?(Z|UTC|[+-]\d{2}:?\d{2})?"
@@ -48,6 +50,37 @@ class Local(int):
     """Nanoseconds of a local time without a zone, as if it were UTC: the zone is missing."""
 
 
+class Elapsed(int):
+    """Nanoseconds since a file's beginning, or since midnight: the day is missing."""
+
+
+DAY_NS = 86_400 * 10**9
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d{1,9}))?")
+_SINCE = re.compile(r"\d{1,12}(?:\.\d{0,12})?|\d(?:\.\d{1,17})?[eE][-+]?\d{1,2}")
+_UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6}
+
+
+def basis_of(moment: int) -> str:
+    """The basis of a moment: epoch, local or elapsed."""
+    kinds = ((Local, "local"), (Elapsed, "elapsed"))
+    return next((basis for kind, basis in kinds if isinstance(moment, kind)), "epoch")
+
+
+def elapsed(text: str, unit: str = "s") -> Elapsed | None:
+    """A time since some beginning (``12.5``, in ``unit``) or of a day (``12:00:01.5``)."""
+    text = text.strip()
+    if clock := _CLOCK.fullmatch(text):
+        hours, minutes, seconds = (int(n) for n in clock.groups()[:3])
+        if hours > 23 or minutes > 59 or seconds > 60:
+            return None
+        whole = (hours * 60 + minutes) * 60 + seconds
+        return Elapsed(whole * 10**9 + int((clock[4] or "").ljust(9, "0")))
+    if not _SINCE.fullmatch(text):
+        return None
+    ns = round(Decimal(text) * _UNITS_NS.get(unit, 10**9))
+    return Elapsed(ns) if ns < EARLIEST_NS else None
+
+
 def from_epoch(whole: str, fraction: str = "") -> int | None:
     """Nanoseconds of an epoch number as text, whose digits tell its unit; None if it is none."""
     digits = len(whole)
@@ -68,6 +101,8 @@ def parse(text: str) -> int | None:
     A time without a zone gives a ``Local``: no zone is guessed.
     """
     text = text.strip()
+    if _SCIENTIFIC.fullmatch(text):  # 1.7638e+12, as spreadsheets and data frames print it
+        text = f"{Decimal(text):f}"
     if epoch := _EPOCH.fullmatch(text):
         return from_epoch(epoch[1], epoch[2] or "")
     if iso := _ISO.fullmatch(text):

@@ -295,10 +295,13 @@ def _whole(text: str | None) -> int | None:
 # --- nvidia-smi topo -m ---------------------------------------------------------------------------
 
 
+_COLUMN = re.compile(r"(?:GPU|NIC)\d+|mlx\w+|\w+_\d+|CPU")
+
+
 def is_matrix_header(line: str) -> bool:
     """Whether a line names the columns: its second word is a column too, no cell such as X."""
     words = _ANSI.sub("", line).split()
-    return words[:1] == ["GPU0"] and len(words) > 1 and not _WORD.fullmatch(words[1])
+    return words[:1] == ["GPU0"] and len(words) > 1 and _COLUMN.fullmatch(words[1]) is not None
 
 
 def from_matrix(text: str, first_line: int = 1) -> Topology | None:

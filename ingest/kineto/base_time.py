@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache, partial
 from typing import BinaryIO
 
@@ -112,7 +111,8 @@ class BasedSink:
         key = b'"baseTimeNanoseconds"'
         slices = [bytearray(SCAN_BYTES), bytearray(SCAN_BYTES)]
         ends = [0, 0]
-        with self._open_again(from_end=2 * SCAN_BYTES) as raw:
+        with self._source.open() as raw:
+            streams.seek_near_end(raw, 2 * SCAN_BYTES)
             while got := raw.readinto(slices[0]):  # type: ignore[attr-defined]
                 ends[0] = got
                 slices.reverse()
@@ -123,22 +123,13 @@ class BasedSink:
             return base_ns
         # It stands behind the events, so it was there, or nowhere: all files but odd ones end here.
         rest = b""
-        with self._open_again() as raw:
+        with self._source.open() as raw:
             while got := raw.readinto(slices[0]):  # type: ignore[attr-defined]
                 text = rest + slices[0][:got]
                 if key in text:
                     base_ns = header.last_base(text) or base_ns
                 rest = text[-128:]
         return base_ns
-
-    @contextmanager
-    def _open_again(self, *, from_end: int = 0) -> Iterator[BinaryIO]:
-        """The file once more; from near its end where its bytes can be reached there."""
-        with self._source.open() as stream:
-            if from_end:
-                streams.seek_near_end(stream, from_end)
-            with streams.beside_others(stream, self._source.file_bytes) as raw:
-                yield raw
 
     def write(self, table: str, rows: pa.Table) -> None:
         """See ``Sink.write``."""

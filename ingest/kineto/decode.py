@@ -123,11 +123,14 @@ class Decoder:
             return self.batch(document, place, self._text)
         return decoded, len(events)
 
-    def some(self, document: bytes, places: times.Int64s) -> Decoded | None:
+    def some(
+        self, document: bytes, places: times.Int64s, *, plainly: bool = False
+    ) -> Decoded | None:
         """Groups of some events of a batch, as all of them together would give.
 
         None where that is not sure: with many odd events, which of those around one are decoded
-        with it depends on all.
+        with it depends on all. ``plainly``: None where one is odd, or has a time that a double
+        cannot carry; nothing is remembered of that.
         """
         fam = self._family
         ordinals: list[int] = places.tolist()
@@ -138,6 +141,8 @@ class Decoder:
                 return decoded
         except REFUSED:
             pass
+        if plainly:
+            return None
         raws = split(document)
         if raws is None:
             return None

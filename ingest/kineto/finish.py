@@ -13,7 +13,7 @@ from tracekit.ingest.kineto.collectives import Meta
 from tracekit.ingest.kineto.links import HostComm
 from tracekit.ingest.kineto.stream import TraceStream
 from tracekit.ingest.traces import names
-from tracekit.ingest.traces.columns import int32s, int_lists, ints, texts
+from tracekit.ingest.traces.columns import CACHE_LIMIT, int32s, int_lists, ints, texts
 from tracekit.values import group_id
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ OPEN_COLUMNS = frozenset(
 """What is kept of a call that no kernel shows."""
 GroupKey = tuple[str | None, str | None, int | None]
 """Name, description and number of the members, as a call states its group."""
+
+
+GroupOf = tuple[str | None, str | None, int | None]
+"""Id, source and own rank of a collective's group."""
 
 
 class Members(NamedTuple):
@@ -55,6 +59,12 @@ class Finisher:
         """By the identity of the list, which stays while its entry does: the calls of a group share
         one, and looking up thousands of numbers for every call took longer than all else."""
         self._numbers: dict[tuple[int, ...], int] = {}
+        self._of_metas: dict[int, tuple[Meta, GroupKey, GroupOf]] = {}
+        """By the identity of what the calls of a loop share; likewise."""
+        self._renamed: dict[tuple[int, str], Meta] = {}
+        """By the identity of a call's metadata and another operation."""
+        self._named: dict[str, Meta] = {}
+        """What a kernel's name alone says, by operation."""
         self.finished: dict[GroupKey, int] = {}
         """By group: when the host had asked for the last call that has a kernel."""
         self._is_rocm = _is_rocm(self.header)
@@ -159,9 +169,9 @@ class Finisher:
             if meta is None or meta.op in collectives.PSEUDO:
                 meta, class_sources[i] = self._ranged(externals[i], where, shown, class_sources[i])
             if meta.op == "unknown" and shown.op not in (None, "unknown"):
-                meta = meta._replace(op=shown.op)
+                meta = self._with_op(meta, shown.op)
             if shown.op in ("dispatch", "combine"):
-                meta = meta._replace(op=shown.op)
+                meta = self._with_op(meta, shown.op)
             metas.append(meta)
             libraries.append(self._library(shown))
             reductions.append(shown.reduction)
@@ -254,7 +264,8 @@ class Finisher:
         if around is not None and names.may_be(shown.op, around.meta.op):
             return around.meta, "annotation"
         op = shown.op or "unknown"
-        return Meta(op), "name" if shown.library else class_source
+        named = self._named.setdefault(op, Meta(op))
+        return named, "name" if shown.library else class_source
 
     def _library(self, shown: names.KernelClass) -> str | None:
         if shown.library == "nccl" and self._is_rocm:
@@ -288,23 +299,42 @@ class Finisher:
             "is_p2p": pa.array([names.is_point_to_point(m.op) for m in metas], pa.bool_()),
         }
 
-    def _group(self, meta: Meta) -> tuple[str | None, str | None, int | None]:
-        """Id, source and own rank of a collective's group."""
-        ranks = meta.ranks if meta.is_ranks_complete else None
-        if ranks is None and meta.group_name is not None:
-            config = self.groups_by_name.get(meta.group_name)
-            if config is not None and config.ranks and len(config.ranks) == config.size:
-                ranks = config.ranks
+    def _group(self, meta: Meta) -> GroupOf:
+        """Id, source and own rank of a collective's group, which is remembered."""
+        _, key, group = self._known(meta)
         if meta.group_name is not None or meta.ranks:
-            self.seen_groups.setdefault(self._group_key(meta), meta)
-        if not ranks:
-            return None, None, None
-        members = self._of_ranks(ranks)
-        return members.group_id, "file", members.own_rank
+            self.seen_groups.setdefault(key, meta)
+        return group
 
     def _group_key(self, meta: Meta) -> GroupKey:
-        number = None if meta.ranks is None else self._of_ranks(meta.ranks).number
-        return meta.group_name, meta.group_description, number
+        return self._known(meta)[1]
+
+    def _known(self, meta: Meta) -> tuple[Meta, GroupKey, GroupOf]:
+        known = self._of_metas.get(id(meta))
+        if known is None:
+            number = None if meta.ranks is None else self._of_ranks(meta.ranks).number
+            key = meta.group_name, meta.group_description, number
+            ranks = meta.ranks if meta.is_ranks_complete else None
+            if ranks is None and meta.group_name is not None:
+                config = self.groups_by_name.get(meta.group_name)
+                if config is not None and config.ranks and len(config.ranks) == config.size:
+                    ranks = config.ranks
+            if len(self._of_metas) >= CACHE_LIMIT:
+                self._of_metas.clear()
+                self._renamed.clear()
+            members = self._of_ranks(ranks) if ranks else None
+            group = (None,) * 3 if members is None else (members.group_id, "file", members.own_rank)
+            known = self._of_metas[id(meta)] = meta, key, group
+        return known
+
+    def _with_op(self, meta: Meta, op: str) -> Meta:
+        """The same with another operation: one for all calls that share it."""
+        key = id(meta), op
+        renamed = self._renamed.get(key)
+        if renamed is None:
+            self._known(meta)  # which keeps it, so that no other can have its identity
+            renamed = self._renamed[key] = meta._replace(op=op)
+        return renamed
 
     def _of_ranks(self, ranks: tuple[int, ...]) -> Members:
         known = self._members.get(id(ranks))

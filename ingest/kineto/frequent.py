@@ -197,13 +197,15 @@ class FrequentEvents:
             self._reader.field(number, key, shape, at.get(name, 0))
         return number
 
-    def batch(self, document: memoryview, place: int, limit_ns: int) -> native.Batch | None:
+    def batch(
+        self, document: memoryview, place: int, limit_ns: int, cuts: tuple[int, int] = (0, 0)
+    ) -> native.Batch | None:
         """See ``native.Reader.batch``."""
-        batch = self._reader.batch(document, place, limit_ns)
+        batch = self._reader.batch(document, place, limit_ns, cuts)
         if batch is not None and self._learn(batch.texts):
             # Something was said of a name that is new: once more, now that it is known.
             self._reader.roll_back()
-            batch = self._reader.batch(document, place, limit_ns)
+            batch = self._reader.batch(document, place, limit_ns, cuts)
         return batch
 
     def _learn(self, counts: Sequence[int]) -> bool:

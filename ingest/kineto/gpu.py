@@ -259,16 +259,14 @@ class GpuRows:
         is_kernel = category == 0
         klass = np.where(is_kernel, np.where(is_args | is_comm, 0, 1), 2)
         source = np.where(is_kernel & is_args, 0, np.where(is_kernel & is_comm, 1, 2))
-        is_copy = category == 1
-        kinds = (
-            pa.array(
-                [
-                    self._names.copy_kinds()[c] if m else None
-                    for c, m in zip(codes, is_copy, strict=True)
-                ],
-                pa.string(),
-            )
-            if is_copy.any()
+        kinds = self._names.copy_kinds()
+        words = sorted({kind for kind in kinds if kind is not None})
+        numbers = np.array([-1 if kind is None else words.index(kind) for kind in kinds], np.int8)
+        kind_numbers = numbers[codes]
+        has_kind = (category == 1) & (kind_numbers >= 0)
+        copy_kinds = (
+            pa.DictionaryArray.from_arrays(pa.array(kind_numbers, mask=~has_kind), pa.array(words))
+            if has_kind.any()
             else pa.nulls(len(codes), pa.string())
         )
         rows = rows.drop_columns(["name", "category", "is_args"])
@@ -277,7 +275,7 @@ class GpuRows:
             ("category", _coded(category, CATEGORY_WORDS)),
             ("class", _coded(klass, ("communication", "compute", "memory"))),
             ("class_source", _coded(source, ("args", "name", "category"))),
-            ("copy_kind", kinds),
+            ("copy_kind", copy_kinds),
         ):
             rows = rows.append_column(column, values)
         return rows

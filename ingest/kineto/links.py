@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tracekit.ingest.kineto.collectives import Meta
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class HostComms:
     def __init__(self) -> None:
         self._all: list[HostComm] = []
         self._by_id: dict[int, HostComm] = {}
-        self._by_thread: dict[tuple[int | None, int | None], tuple[Int64s, list[HostComm]]] = {}
+        self._by_thread: dict[tuple[int | None, int | None], tuple[array[int], list[HostComm]]] = {}
 
     def add(self, comm: HostComm) -> None:
         """Remember a range."""
@@ -53,7 +50,7 @@ class HostComms:
             if comm.external_id:
                 self._by_id.setdefault(comm.external_id, comm)
         for key, comms in threads.items():
-            self._by_thread[key] = (np.array([c.start for c in comms], np.int64), comms)
+            self._by_thread[key] = (array("q", [c.start for c in comms]), comms)
 
     def by_id(self, external_id: int | None) -> HostComm | None:
         """The range of that external id."""
@@ -64,7 +61,7 @@ class HostComms:
         starts, comms = self._by_thread.get((pid, thread), (None, []))
         if starts is None:
             return None
-        at = int(np.searchsorted(starts, moment, side="right")) - 1
+        at = bisect_right(starts, moment) - 1
         for i in range(at, max(at - 4, -1), -1):
             if moment <= comms[i].end:
                 return comms[i]

@@ -24,6 +24,10 @@ DAMAGE_BYTES = 1 << 16
 """Below this a buffer in which no boundary holds may just hold the beginning of an event."""
 CANDIDATES = 6
 """Boundaries that are tried before a batch counts as damaged."""
+LONG_CHUNKS = 4
+"""Chunks that are offered at once to whom short batches cost more than they save."""
+LONG_REFUSALS = 8
+"""Long batches that are refused, beyond those that are taken, before none is offered any more."""
 
 # Blanks are taken possessively: a file may hold megabytes of them, and none are given back.
 EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*+:\s*+\[')
@@ -47,6 +51,12 @@ Decode = Callable[[memoryview], bool]
 
 The memory is used again: nothing may keep a part of it.
 """
+DecodeLong = Callable[[memoryview, tuple[int, int]], bool]
+"""The same for several chunks, and only if they would be taken chunk by chunk as well.
+
+Given where the first of them ends and how long each is, it refuses where one would not be cut
+at the last event that begins in it.
+"""
 Salvage = Callable[[bytes, bool], None]
 """Takes damaged text; the flag says that it is the end of a file that breaks off."""
 
@@ -65,15 +75,21 @@ class TraceStream:
         salvage: Salvage,
         is_event: Callable[[bytes], bool],
         chunk_bytes: int,
+        decode_long: DecodeLong | None = None,
     ) -> None:
         self._raw = raw
+        self._decode_long = decode_long
+        self._refused = 0
+        """Long batches that were refused, beyond those that were taken."""
         self._is_event = is_event
         self._decode = decode
         self._salvage = salvage
         self._chunk = chunk_bytes
         self._buffer = bytearray(b"[" + bytes(2 * chunk_bytes + 1))
         self._end = 1
-        """Where the bytes that were read and not yet taken end."""
+        """Where the bytes that are looked at and not yet taken end."""
+        self._filled = 1
+        """Where those end that were read: further where a long batch was refused."""
         self._at_eof = False
         self.raw_bytes = 0
         self.header = b""
@@ -88,33 +104,38 @@ class TraceStream:
     def _fill(self, size: int = 0) -> None:
         """Read one chunk more, or ``size`` (whole, but for the last one)."""
         stop = self._end + max(self._chunk, size)
+        self._read_to(stop)
+        self._end = min(stop, self._filled)
+        self._at_eof = self._end < stop
+
+    def _read_to(self, stop: int) -> None:
+        """Read up to a place in the buffer, or to the end of the file."""
         if stop + 1 > len(self._buffer):
             grown = bytearray(stop + 1 + len(self._buffer))
-            grown[: self._end] = self._buffer[: self._end]
+            grown[: self._filled] = self._buffer[: self._filled]
             self._buffer = grown
         with memoryview(self._buffer) as view:
-            while self._end < stop:
-                got = _read_into(self._raw, view[self._end : stop])
+            while self._filled < stop:
+                got = _read_into(self._raw, view[self._filled : stop])
                 if not got:
-                    self._at_eof = True
                     return
-                self._end += got
+                self._filled += got
                 self.raw_bytes += got
 
     def _drop(self, upto: int) -> None:
         """Forget what comes before a place in the buffer."""
-        rest = self._end - upto
-        self._buffer[1 : 1 + rest] = self._buffer[upto : self._end]
-        self._end = 1 + rest
+        self._buffer[1 : 1 + self._filled - upto] = self._buffer[upto : self._filled]
+        self._filled -= upto - 1
+        self._end -= upto - 1
 
     def _text(self, begin: int = 1, end: int | None = None) -> bytes:
         return bytes(self._buffer[begin : self._end if end is None else end])
 
-    def _try(self, stop: int) -> bool:
+    def _try(self, stop: int, decode: Decode | None = None) -> bool:
         """Whether the events up to ``stop`` are JSON, and taken."""
         kept = self._buffer[stop]
         self._buffer[stop] = 0x5D
-        taken = self._decode(memoryview(self._buffer)[: stop + 1])
+        taken = (decode or self._decode)(memoryview(self._buffer)[: stop + 1])
         self._buffer[stop] = kept
         return taken
 
@@ -152,6 +173,8 @@ class TraceStream:
         first = True
         looked = 0
         while not self.is_closed:
+            if not first and not looked and self._cut_long():
+                continue
             if not first or self._end == 1:
                 # In what was looked through in vain there is nothing, so that it is not looked
                 # through again before there is twice as much.
@@ -195,6 +218,31 @@ class TraceStream:
                 self._drop(end)
                 return True
             back *= 2
+        return False
+
+    def _cut_long(self) -> bool:
+        """Take several chunks at once, up to where the last of them alone would be cut.
+
+        A file is so cut at the same places as by a reader of short batches, and what is damaged is
+        found as that one finds it: a long batch that is refused is gone through again, chunk by
+        chunk.
+        """
+        if self._decode_long is None or self._refused >= LONG_REFUSALS or self._end < self._filled:
+            return False
+        end = self._end
+        stop = end + LONG_CHUNKS * self._chunk
+        self._read_to(stop)
+        if self._filled < stop:
+            return False
+        self._end = stop
+        decode_long, cuts = self._decode_long, (end + self._chunk, self._chunk)
+        start, following = next(self._boundaries(_BOUNDARY, 1), (0, 0))
+        if start >= stop - self._chunk and self._try(start + 1, lambda d: decode_long(d, cuts)):
+            self._drop(following)
+            self._refused = max(self._refused - 1, 0)
+            return True
+        self._end = end
+        self._refused += 1
         return False
 
     def _boundaries(self, pattern: re.Pattern[bytes], limit: int) -> Iterator[tuple[int, int]]:
@@ -250,7 +298,7 @@ class TraceStream:
             self._drop(last[1])
         elif self._end > EVENT_LIMIT_BYTES:
             self._salvage(self._text(), False)
-            self._end = 1
+            self._drop(self._end)
         else:
             return False
         return True
@@ -271,19 +319,19 @@ class TraceStream:
             rest = rest[:-1]
         rest = rest.rstrip(b" \t\r\n,")
         if rest and not self._try(1 + len(rest)):
-            self._end = 1 + len(rest)
+            self._end = self._filled = 1 + len(rest)
             self._cut_batch()
             self._salvage(self._text(), not self.is_closed)
-        self._end = 1
+        self._drop(self._end)
 
     def _read_tail(self) -> None:
         tail = self._text()
-        self._end = 1
+        self._drop(self._end)
         while not self._at_eof:
             self._fill()
             if len(tail) < TAIL_LIMIT_BYTES:
                 tail += self._text()
-            self._end = 1
+            self._drop(self._end)
         self.tail = tail
 
 

@@ -131,8 +131,14 @@ class TraceReader:
 
     def _read(self) -> None:
         with self._open() as raw:
-            take = partial(self._take, raw)
-            stream = TraceStream(raw, take, self._take_damaged, salvage.is_event, self.chunk_bytes)
+            stream = TraceStream(
+                raw,
+                partial(self._take, raw),
+                self._take_damaged,
+                salvage.is_event,
+                self.chunk_bytes,
+                partial(self._take_long, raw) if self._frequent is not None else None,
+            )
             if stream.read_header():
                 self.sink.find(stream)
                 stream.run()
@@ -170,20 +176,30 @@ class TraceReader:
         self.place += count
         return True
 
+    def _take_long(self, raw: BinaryIO, document: memoryview, cuts: tuple[int, int]) -> bool:
+        """Have the native reader read a long batch, which Python is not asked about."""
+        native = self._frequent
+        return native is not None and self._take_frequent(native, raw, document, cuts)
+
     def _take_frequent(
-        self, native: frequent.FrequentEvents, raw: BinaryIO, document: memoryview
+        self,
+        native: frequent.FrequentEvents,
+        raw: BinaryIO,
+        document: memoryview,
+        cuts: tuple[int, int] = (0, 0),
     ) -> bool:
         """Have the native reader read a batch; False, and nothing done, where Python must."""
         if abs(self.base_ns) > 3 * SURE_NS:
             return False
+        is_long = cuts[1] > 0
         limit_ns = SURE_NS if self.sink.is_waiting else times.TIME_LIMIT_NS - abs(self.base_ns)
-        batch = native.batch(document, self.place, limit_ns)
+        batch = native.batch(document, self.place, limit_ns, cuts)
         if batch is None:
             return False
         decoded: Decoded | None = Decoded()
         if len(batch.rest_places):
-            decoded = self.decoder.some(batch.rest, batch.rest_places)
-        if decoded is None:
+            decoded = self.decoder.some(batch.rest, batch.rest_places, plainly=is_long)
+        if decoded is None or (is_long and not self._says_nothing(decoded)):
             native.roll_back()
             return False
         if self.sink.is_waiting:
@@ -195,6 +211,15 @@ class TraceReader:
         if native.is_full:
             self._flush()
             self._frequent = frequent.lend(stacks=self.options.stacks)
+        return True
+
+    def _says_nothing(self, decoded: Decoded) -> bool:
+        """Whether nothing is counted of plain events: what is told first depends on the batch."""
+        for group in decoded.groups:
+            if group.kind is Kind.INSTANT:
+                group.has_dur[:] = True
+            if group.kind is not Kind.SKIP and group.us is None and not self._is_plain(group):
+                return False
         return True
 
     def _drop_frequent(self, native: frequent.FrequentEvents) -> None:

@@ -23,8 +23,8 @@ DTYPES = {
     b"fp8_e4m3": "Float8_e4m3fn", b"f8e5m2": "Float8_e5m2", b"fp8_e5m2": "Float8_e5m2",
 }  # fmt: skip
 _REDUCTIONS = frozenset({b"sum", b"prod", b"max", b"min", b"avg", b"none", b"mulsum"})
-WORDS = (b"# nThread", b"# Collective test", b"# nccl-tests")
-"""What a table begins with."""
+WORDS = (b"# nThread", b"# Collective test", b"# nccl-tests", b" redop ")
+"""What a table begins with; the last is of its header, where no more than the table was kept."""
 _START = re.compile(rb"# Collective test starting: (\w{1,40})")
 _VERSION = re.compile(rb"# nccl-tests version (\S{1,20}) nccl-headers=(\d+) nccl-library=(\d+)")
 _SETTINGS = re.compile(
@@ -63,6 +63,8 @@ class Section:
     is_factor: bool = True
     columns: tuple[bytes, ...] = ()
     rows: int = 0
+    is_excerpt: bool = False
+    """Whether it begins with the header of its columns: how many rows there were is not known."""
     average: float | None = None
     out_of_bounds: int | None = None
     partial: list[bytes] = field(default_factory=list)
@@ -141,6 +143,9 @@ class BenchReader:
             self._settings(settings, place)
             return
         section = self.section
+        if section is None and _HEADER.match(text):
+            section = self._open(place)
+            section.is_excerpt = True
         if section is None:
             return
         device = _DEVICE.match(text)
@@ -193,6 +198,7 @@ class BenchReader:
         if section.ranks == 1 and not section.rows and section.average is not None:
             expected = 0  # what one GPU alone cannot do (sendrecv_perf) has no rows, and ends well
         is_complete = section.average is not None and (expected is None or section.rows >= expected)
+        is_complete |= section.is_excerpt and section.rows > 0
         fields = {
             "start": section.place,
             "benchmark": section.benchmark,

@@ -267,18 +267,26 @@ def clean(line: bytes) -> bytes:
     return line
 
 
-def read_lines(stream: object, size: int = 1 << 21) -> Iterator[list[bytes]]:
-    """Lines of a stream in batches, without their ends; over-long ones in pieces."""
+def read_texts(stream: object, size: int = 1 << 21) -> Iterator[bytes]:
+    """A stream in texts of whole lines, without the last one's end; over-long lines in pieces."""
     rest = b""
     while data := stream.read(size):  # type: ignore[attr-defined]
-        lines = (rest + data).split(b"\n") if rest else data.split(b"\n")
-        rest = lines.pop()
+        text = rest + data if rest else data
+        end = text.rfind(b"\n")
+        rest = text[end + 1 :]
         if len(rest) > MAX_LINE_BYTES:
-            lines.append(rest)
+            yield text
             rest = b""
-        yield lines
+        elif end >= 0:
+            yield text[:end]
     if rest:
-        yield [rest]
+        yield rest
+
+
+def read_lines(stream: object) -> Iterator[list[bytes]]:
+    """Lines of a stream in batches, without their ends; over-long ones in pieces."""
+    for text in read_texts(stream):
+        yield text.split(b"\n")
 
 
 def shape(text: bytes, limit: int = 160) -> str:

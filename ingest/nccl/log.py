@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import STEP_PATTERN, IngestOptions, Sink, SourceFile
-from tracekit.ingest.nccl import bench, endings, lines, messages, watchdog
+from tracekit.ingest.nccl import bench, checks, endings, lines, messages, watchdog
 from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
@@ -91,10 +91,21 @@ MAX_SHAPES = 5000
 SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
 WORDS = (
-    b"CCL", *watchdog.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS, *stacks.WORDS,
+    b"CCL", *watchdog.WORDS, *checks.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS,
+    *stacks.WORDS,
 )  # fmt: skip
 """Each line that is read has one of these, or stands in a table of nccl-tests."""
 _ANY_WORD = any_of(WORDS)
+
+_UNKNOWN = (
+    "a log without a step, a failure or a line of NCCL, its tests or watchdog; how its steps read, "
+    "job.toml may say ([[source]] path, step_pattern)"
+)
+_BARE = (
+    "a log without a step; its dictionaries of metrics name neither a step nor a time (Hugging "
+    "Face's Trainer without its bar prints them so): give the run's TensorBoard files, or leave "
+    "disable_tqdm off"
+)
 
 
 class _Seen(NamedTuple):
@@ -124,6 +135,7 @@ class LogReader:
         self.comm_rows = Rows(sink, "nccl_comm", COMM_COLUMNS)
         self.bench = bench.BenchReader(sink, self._plain_event)
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
+        self.checks = checks.CheckReader(sink)
         self.steps = StepReader(
             sink, dict(source.columns).get(STEP_PATTERN), rank_of_name(source.name)
         )
@@ -149,7 +161,7 @@ class LogReader:
     def run(self) -> None:
         """Read the file from its first byte to its last."""
         with self.source.open() as raw:
-            numbered = _numbered(lines.read_lines(raw))
+            numbered = _numbered(lines.read_texts(raw))
             for seen in ahead(self._look, numbered, self.options.threads_count):
                 self._take(seen)
             problem = streams.stream_problem(raw)
@@ -157,13 +169,12 @@ class LogReader:
 
     # --- lines ---------------------------------------------------------------------------------
 
-    def _look(self, numbered: tuple[int, list[bytes]]) -> _Seen:
+    def _look(self, numbered: tuple[int, Block]) -> _Seen:
         """Nearly all that there is to do, in whatever thread."""
-        first_place, batch = numbered
-        block = Block(batch)
+        first_place, block = numbered
         garbled_count = block.garbled_count
         looked = self.steps.look(block, first_place)
-        if looked.others_count < len(batch) / 2:
+        if looked.others_count < block.count / 2:
             others = own = Block([line for _, line in looked.others()])
         else:
             others, own = block, None
@@ -177,8 +188,7 @@ class LogReader:
     def _take(self, seen: _Seen) -> None:
         """What needs to know the lines before."""
         heads, looked = self.splitter.heads, seen.looked
-        batch = looked.block.lines
-        self.long_count += bool(batch) and len(batch[-1]) > lines.MAX_LINE_BYTES
+        self.long_count += looked.block.last_bytes > lines.MAX_LINE_BYTES
         self.garbled_count += seen.garbled_count
         self.steps.take(looked)
         self.timers.take_steps(looked.with_parts)
@@ -199,7 +209,7 @@ class LogReader:
                     self._info(known.speaker, text, None)
                     continue
             self._other(line)
-        self.place = looked.first_place + len(batch) - 1
+        self.place = looked.first_place + looked.block.count - 1
 
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:
@@ -225,6 +235,8 @@ class LogReader:
     def _rest(self, line: bytes, *, is_piece: bool) -> None:
         """A line, or a piece of one, that is not NCCL's."""
         if watchdog.KEY.search(line) and self.watchdog.take(line, self.place):
+            return
+        if checks.KEY.search(line) and self.checks.take(line, self.place):
             return
         if endings.KEY.search(line):
             ending = endings.event_of(line)
@@ -604,6 +616,7 @@ class LogReader:
             )  # fmt: skip
         self.bench.finish(self.place)
         self.watchdog.finish()
+        self.checks.finish()
         self.steps.finish()
         is_local = not self.times and self.steps.basis != "epoch"
         self.failures.finish(keeps_times=is_local)
@@ -662,7 +675,7 @@ class LogReader:
         known = [n for n, _ in self.comms.processes if n is not None]
         hosts = sorted(set(known))
         is_ours = self.messages_count or self.bench.rows_count or self.bench.sections_count
-        others = (self.watchdog, self.steps, self.failures, self.stacks, self.timers)
+        others = (self.watchdog, self.checks, self.steps, self.failures, self.stacks, self.timers)
         has_found = bool(is_ours or any(reader.count for reader in others))
         facts: dict[str, object] = {
             "producer": self._producer(),
@@ -684,10 +697,7 @@ class LogReader:
             facts["host_name"] = hosts[0]
         if not has_found:
             facts["status"] = "unrecognised"
-            facts["reason"] = (
-                "a log without a step, a failure or a line of NCCL, its tests or watchdog; how its "
-                "steps read, job.toml may say ([[source]] path, step_pattern)"
-            )
+            facts["reason"] = _BARE if self.steps.has_bare_metrics else _UNKNOWN
         elif problem is not None:
             facts["status"] = "partial"
             facts["reason"] = f"it ends early ({problem})"
@@ -700,12 +710,13 @@ class LogReader:
         return self.bench.producer or ", ".join(sorted(self.steps.formats)) or None
 
 
-def _numbered(batches: Iterable[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
-    """Each batch of lines with the number of its first."""
+def _numbered(texts: Iterable[bytes]) -> Iterator[tuple[int, Block]]:
+    """Each block of lines with the number of its first."""
     place = 1
-    for batch in batches:
-        yield place, batch
-        place += len(batch)
+    for text in texts:
+        block = Block(text)
+        yield place, block
+        place += block.count
 
 
 def _nth(names: tuple[str, ...], word: bytes) -> str | None:

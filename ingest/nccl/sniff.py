@@ -13,9 +13,14 @@ _NCCL = re.compile(
     rb"NCCL (?:INFO|WARN|TRACE|CALL)"
 )
 _VERSION = re.compile(rb"(?m)^(?:[^\n]{0,80}\W)?[NR]CCL version ?:? \d")
-_TESTS = re.compile(rb"# nThreads? \d+ nGpus \d+ minBytes|# Collective test starting:")
+_TESTS = re.compile(
+    rb"# nThreads? \d+ nGpus \d+ minBytes|# Collective test starting:"
+    rb"|# {1,40}size {1,40}count {1,40}type {1,40}redop\b"
+)
 _WATCHDOG = re.compile(
     rb"WorkNCCL\(SeqNum=|last enqueued NCCL work|Watchdog caught collective operation timeout"
+    rb"|(?:failed to pass|successfully reached) monitoredBarrier"
+    rb"|mismatch between collectives on ranks"
 )
 _RAS = re.compile(rb"(?m)^Job summary\r?\n=+|^Communicators\.\.\. \(|PEER_DEAD: Process")
 _LOG_NAME = re.compile(r"\.(?:log|out|err|stdout|stderr)(?:[.-]\d+)?$|(?:^|[._-])nccl[._-]", re.I)
@@ -51,7 +56,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     if _TESTS.search(head):
         return Recognition("nccl_tests", "it has a table of nccl-tests", "nccl")
     if _WATCHDOG.search(head):
-        return Recognition("nccl", "it has lines of PyTorch's NCCL watchdog", "nccl")
+        return Recognition("nccl", "it has lines of PyTorch's watchdog of collectives", "nccl")
     if _RAS.search(head):
         return Recognition("nccl_ras", "output of NCCL's RAS client", "nccl_ras")
     return None

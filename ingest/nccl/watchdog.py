@@ -20,15 +20,19 @@ _GLOBAL = re.compile(rb"\[rank(\d{1,7})\]")
 _GROUP = re.compile(
     rb"\[(?:PG ID (?P<id>\S{1,20}) )?"
     rb"(?:PG GUID (?P<guid>[\w-]{1,40})(?:\((?P<name>[\w .:-]{1,60})\))? )?"
-    rb"(?:PG (?P<pg>\w{1,40}) )?Rank (?P<rank>\d{1,7})\]"
+    rb"(?:PG (?P<pg>\w{1,40}) (?:\((?P<desc>[\w .:-]{1,60})\) )?)?Rank (?P<rank>\d{1,7})\]"
 )
 _WORK = re.compile(rb"WorkNCCL\((?P<body>[^()]{0,400}(?:\(ms\)[^()]{0,100})?)\)")
 _WORD = re.compile(rb"\b(SeqNum|OpType|NumelIn|NumelOut|Timeout\(ms\))=([\w-]{1,40})")
 _RAN = re.compile(rb"ran for (\d{1,12}) milliseconds")
 _PROGRESS = re.compile(rb"[Ll]ast (enqueued|started|completed)(?: NCCL)? work: (-?\d{1,20})")
 _DETECTED = re.compile(
-    rb"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work)\s?: (-?\d{1,20})"
+    rb"(?:detected by watchdog at work(?: sequence id)?|(?P<late>Timeout at NCCL work))\s?: "
+    rb"(?P<work>-?\d{1,20})"
 )
+_STUCK = re.compile(rb"[Hh]eartbeat monitor timed out|atchdog got stuck for (\d{1,9}) ?seconds")
+"""The watchdog itself stands still: a call of CUDA or NCCL that does not come back, or a thread
+that keeps the interpreter from it. Which collective was under way is not said."""
 
 SNAPSHOT = (
     "place", "group_name", "group_rank", "op", "last_enqueued", "last_started", "last_completed",
@@ -62,7 +66,8 @@ class WatchdogReader:
         work = _WORK.search(line)
         progress = {m[1].decode(): as_int(m[2]) for m in _PROGRESS.finditer(line)}
         detected = _DETECTED.search(line)
-        if work is None and not progress and detected is None:
+        stuck = _STUCK.search(line) if work is None and not progress else None
+        if work is None and not progress and detected is None and stuck is None:
             return False
         self.count += 1
         who = _GROUP.search(line)
@@ -72,6 +77,8 @@ class WatchdogReader:
         if who and who["name"] and who["guid"]:
             # Many groups share a description; the identifier before it is theirs alone.
             name = who["guid"] + b"(" + who["name"] + b")"
+        if who and who["desc"]:
+            name = who["pg"] + b"(" + who["desc"] + b")"
         group = name.decode("ascii", "replace") if name else None
         rank = as_int(who["rank"]) if who else None
         fields = [f"group={group}"] if group else []
@@ -83,6 +90,9 @@ class WatchdogReader:
             self._progress(progress, detected, fields, (place, group, rank, world))
         if work is None and _TOLD in line:
             self.log_rows.add((place, "watchdog-told", "error", fields))
+        if stuck is not None:
+            told = [*fields, f"stood_s={stuck[1].decode()}"] if stuck[1] else fields
+            self.log_rows.add((place, "watchdog-stuck", "error", told))
         return True
 
     def _timeout(
@@ -129,9 +139,11 @@ class WatchdogReader:
         if started is not None and (enqueued is None or started > enqueued):
             started = None
             self.junk_count += 1
-        at = as_int(detected[1]) if detected else None
+        at = as_int(detected["work"]) if detected else None
         if is_held(at):
             fields = [*fields, f"sequence={at}"]
+            # Of the exception's own words an error looks the same.
+            fields += ["is_timed_out=true"] if detected and detected["late"] else []
         self.rows.add((place, group, rank, None, enqueued, started, completed, "watchdog", world))
         for key, value in (
             ("last_enqueued", enqueued),

@@ -8,7 +8,8 @@ Rows are ``log_event`` of these codes: ``python-exception``, ``fatal-signal`` (f
 PyTorch's watchdog where it ends its process for a CUDA error),
 ``worker-exit`` (torchrun's, DeepSpeed's or Lightning's line when it sees a worker fail),
 ``worker-failed`` (an entry of torchrun's summary, what mpirun says of the first), ``task-ended``
-and ``job-cancelled`` (srun, slurmstepd, a shell, Ray of a worker) and ``oom-kill`` (kernel).
+and ``job-cancelled`` (srun, slurmstepd, a shell, Ray of a worker), ``oom-kill`` (kernel) and
+``job-state`` (torchrun, when it is told to end).
 ``round`` counts the launches that one file tells of, from 0.
 """
 
@@ -31,7 +32,8 @@ WORDS = (
     b"slurmstepd: ", b"Killed process ", b"Fatal Python error", _WATCHDOG, *_CHAINS,
     b"mpirun noticed that", b"mpiexec noticed that", b"Process name: [[", b"Exit code: ",
     b"exits with return code = ", b"Child process with PID ", b": line ",
-    b"Worker exit detail: ",
+    b"Worker exit detail: ", b" death signal, shutting down workers",
+    b"-- Process ",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -45,6 +47,8 @@ MAX_FRAMES = 2000
 
 _RANK = re.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
 _LOCAL = re.compile(rb"\[default(\d{1,5})\]")
+_POD = re.compile(rb"\[pod/([a-z0-9.-]{1,253})/[a-z0-9.-]{1,63}\] ")
+"""What kubectl logs --prefix puts before a line; a pod's name is its host's to its processes."""
 _MPI_RANK = re.compile(rb"\[\d{1,7},(\d{1,7})\]<std(?:out|err)>")
 _TASK = re.compile(rb"\s*(\d{1,7}): ")
 _TRACEBACK = b"Traceback (most recent call last):"
@@ -77,6 +81,18 @@ _RAY = re.compile(
     rb"Worker IP address: ([0-9A-Fa-f.:]{3,45}) .{0,200}?"
     rb"Worker PID: (\d{1,10}) Worker exit type: (\w{1,40})"
 )
+_TOLD_TO_END = re.compile(rb"Received (?:Signals\.)?(15|SIGTERM|2|SIGINT|1|SIGHUP) death signal, ")
+"""torchrun, when it is told to end: its workers are ended by it, whatever they say then."""
+_SPAWNED = re.compile(rb"-- Process (\d{1,5}) terminated with the following error:")
+_SPAWNED_ENDED = re.compile(
+    rb"process (\d{1,5}) terminated with (?:signal (SIG[A-Z]{2,8})|exit code (\d{1,3}))"
+)
+"""PyTorch's multiprocessing.spawn: what ended one of its processes."""
+_CAUGHT = re.compile(rb": Caught \w{1,80} in \w{1,40} worker process \d")
+_ORIGINAL = b"Original "
+_OF_GROUP = re.compile(rb"  \+ Exception Group $")
+"""Before the traceback of a group of exceptions, whose lines stand behind a bar."""
+"""PyTorch's data loader raises what its worker raised, and prints that one's traceback behind."""
 _SHELL = re.compile(
     rb": line \d{1,7}: +(\d{1,10}) (Killed|Segmentation fault|Bus error|Aborted|Terminated)\b"
 )
@@ -107,15 +123,21 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
             b"Broken pipe", b"ncclRemoteError", b"remote process exit", b"connectFullMesh failed",
             b"communicator was aborted", b"failed to connect to", b"oneway delay",
             b"Socket closed", b"onnection was likely closed",
+            b"received errors while waiting for send/recv",
         ),
     ),
     ("gpu_memory", (b"CUDA out of memory", b"CUDA error: out of memory", b"HIP out of memory")),
     ("host_memory", (b"can't allocate memory", b"Cannot allocate memory")),
     ("disk_full", (b"No space left on device",)),
-    ("timeout", (b"imed out", b"imeout")),
+    ("shared_memory", (b"is killed by signal: Bus error", b"out of shared memory")),
+    ("loader_killed", (b"DataLoader worker (pid",)),
+    ("timeout", (b"imed out", b"imeout", b"failed to pass monitoredBarrier")),
+    ("mismatch", (b"mismatch between collectives on ranks",)),
 )  # fmt: skip
 """What an exception's text may say, by words of it; the first counts."""
-_LAUNCHERS_OWN = ("ChildFailedError", "SignalException", "RendezvousConnectionError")
+_LAUNCHERS_OWN = (
+    "ChildFailedError", "SignalException", "RendezvousConnectionError", "ProcessRaisedException",
+)  # fmt: skip
 """Exceptions of launchers: they only report."""
 _ENDS = (
     (b"Out Of Memory", "out of memory"),
@@ -177,6 +199,10 @@ class FailureReader:
         self._torn = 0
         self._open: dict[bytes, _Traceback] = {}
         self._chained: set[bytes] = set()
+        self._caught: dict[bytes, int] = {}
+        """Events of exceptions that were raised in a worker, whose own traceback is to follow."""
+        self._spawned: list[str] = []
+        """Whose traceback multiprocessing.spawn is about to print."""
         self._entry: _Entry | None = None
         self._mpi: tuple[int, int] | None = None
         """Place and rank of the process that mpirun is about to say the exit code of."""
@@ -213,8 +239,9 @@ class FailureReader:
                 place, "worker-exit", [*fields, *_ended(left["code"]), f"pid={int(left['pid'])}"]
             )
         if at >= 0:
-            prefix = line[:at]
-            who, is_told = _who(prefix), self._entry is not None
+            prefix = _OF_GROUP.sub(b"  | ", line[:at].removesuffix(_ORIGINAL))
+            who, is_told = _who(prefix) + self._spawned, self._entry is not None
+            self._spawned = []
             if self._entry is not None:
                 prefix = b"  "  # torchrun's, before each line of a worker's traceback
                 rank = _ENTRY_RANK.match(self._entry.given.get("rank", b""))
@@ -251,7 +278,9 @@ class FailureReader:
 
     def _launchers(self, line: bytes, place: int) -> None:
         """What mpirun, DeepSpeed's and Lightning's launchers and shells say of a process."""
-        if left := _MPI_SIGNAL.search(line):
+        if spawned := _SPAWNED.search(line):
+            self._spawned = [f"local_rank={int(spawned[1])}"]
+        elif left := _MPI_SIGNAL.search(line):
             fields = [f"rank={int(left[1])}", *_host(left[3]), *_ended(b"-" + left[4])]
             told = [*fields, f"pid={int(left[2])}", "is_root=1"]
             self._add(place, "worker-failed", told, is_said_after=True)
@@ -275,6 +304,9 @@ class FailureReader:
             if ends is not None:
                 told = [*_host(left[1]), *ends, f"pid={int(left[2])}"]
                 self._add(place, "task-ended", told)
+        elif _TOLD_TO_END.search(line):
+            told = ["why=terminated", *_of_pod(line)]
+            self._add(place, "job-state", told, is_said_after=True)
         elif left := _SHELL.search(line):
             self._add(
                 place, "task-ended", [*_how(left[2]), f"pid={int(left[1])}"], is_said_after=True
@@ -301,11 +333,28 @@ class FailureReader:
             if kind is None or not _is_type(kind[1]):
                 self._torn += 1
             elif not traceback.is_chained:
-                self._exception(traceback, kind[1].decode(), rest)
+                self._raised(traceback, kind[1].decode(), rest, prefix)
+
+    def _raised(self, traceback: _Traceback, kind: str, text: bytes, prefix: bytes) -> None:
+        """An exception; the one of a worker instead of the one that passes it on."""
+        count = len(self._events)
+        self._exception(traceback, kind, text)
+        at = self._caught.pop(prefix, None)
+        if len(self._events) == count:
+            return
+        if at is not None:
+            self._events[at] = self._events.pop()._replace(place=self._events[at].place)
+        elif _CAUGHT.search(text) and len(self._caught) < MAX_OPEN:
+            self._caught[prefix] = count
 
     def _exception(self, traceback: _Traceback, kind: str, text: bytes) -> None:
         name = kind.rsplit(".", 1)[-1]
         if name in _LAUNCHERS_OWN:
+            return
+        if name == "ProcessExitedException" and (left := _SPAWNED_ENDED.search(text)):
+            ended = f"signal={left[2].decode()}" if left[2] else f"exit_code={int(left[3])}"
+            fields = ["agent=0", f"local_rank={int(left[1])}", ended]
+            self._add(traceback.place, "worker-exit", fields)
             return
         fields = [*traceback.who, f"type={kind}"]
         says = next((what for what, words in _SAYS if any(w in text for w in words)), None)
@@ -450,7 +499,12 @@ def _who(prefix: bytes) -> list[str]:
         who.append(f"rank={int(part[1])}")
     if not who and (part := _TASK.match(prefix)):
         who.append(f"task={int(part[1])}")
-    return who
+    return who + _of_pod(prefix)
+
+
+def _of_pod(prefix: bytes) -> list[str]:
+    part = _POD.match(prefix)
+    return _host(part[1]) if part else []
 
 
 def _host(name: bytes) -> list[str]:

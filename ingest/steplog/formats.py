@@ -34,6 +34,21 @@ _STEP_TIME = (
     r"|time[/_ ](?:per[_ ])?(?:step|iter|iteration|batch)|sec[/_](?:step|iter))"
 )
 _INPUT_TIME = r"\b(?:data|dataloader|data[_ ]?load(?:ing|er)?|fetch|input)[_ ]?(?:time|wait)"
+BAR_RATES = ("it/s", "s/it", "ba/s", "s/ba", "batch/s", "s/batch", "batches/s", "step/s", "s/step",
+             "steps/s")  # fmt: skip
+"""How a bar of steps says its pace: Composer's counts batches."""
+_PACE = r"(?:it/s|ba(?:tch(?:es)?)?/s|s(?:teps?/s|/(?:it|ba(?:tch)?|step)))"
+"""The same, one way on at each character."""
+_OTHER_BARS = (
+    # Hugging Face's libraries: weights, data sets, the hub.
+    r"[Ss]hards|Loading weights|Map|Filter|Generating \S{1,40} split|Download\w*|Fetching \d+ files"
+    r"|Tokeniz\w+|Creating \S{1,20} from Arrow format|Saving the dataset|Flattening the indices"
+    r"|Resolving data files|Extracting data files|Computing checksums|Casting|Upload\w*"
+    # Lightning, and what evaluates or generates.
+    r"|Sanity Checking|Validati\w+|Testing|Predict\w*|Evaluat\w+|[Ee]val|Capturing CUDA graph\w*"
+    r"|Processed prompts"
+)
+"""What bars that are none of the training say of themselves."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,8 @@ class StepFormat:
     is_bar: bool = False
     """Whether it is a progress bar, of which a program may show several."""
     below: tuple[tuple[str, str], ...] = ()
-    """Patterns of one group each for the lines below a step's, up to the next step."""
+    """Patterns of one group each for the lines below a step's, up to the next step: columns of
+    ``job_step``, or ``elapsed_h`` since the training began."""
     below_marker: str = ""
     """A text that each such line holds."""
     is_wait_beside: bool = False
@@ -201,6 +217,8 @@ FORMATS: tuple[StepFormat, ...] = (
             ("grad_norm", rf"\t Train l2_norm/grad/global: ({_NUMBER})"),
             ("mfu_ratio", r"\t Train throughput/device/mfu: ([\d.]+)"),
             ("model_flops_per_s", rf"\t Train throughput/device/flops_per_sec: ({_NUMBER})"),
+            # Hours of four decimals, which a job that resumes goes on counting.
+            ("elapsed_h", r"\t Train time/total: ([\d.]+)"),
         ),
         below_marker="\t Train ",
     ),
@@ -384,20 +402,22 @@ FORMATS: tuple[StepFormat, ...] = (
     ),
     StepFormat(
         "tqdm",
-        ("it/s", "s/it"),
+        BAR_RATES,
         r"\d+%\|[^|]*\| *(?P<step>\d+)/(?P<total>\d+) \[(?P<elapsed>(?:\d+:)?\d\d:\d\d)<"
-        r"[^,\]]{1,20}, +(?:[\d.]+|\?)(?:it/s|s/it)",
-        "tqdm: the bars of Hugging Face Trainer, Accelerate's examples and Lightning",
+        rf"[^,\]]{{1,20}}, +(?:[\d.]+|\?){_PACE}",
+        "tqdm: the bars of Hugging Face Trainer, Accelerate's examples, Lightning and Composer",
         fields=(
-            ("epoch", r"Epoch (\d+)[^|]*?\d+%\|"),
+            ("epoch", r"Epoch +(\d+)[^|]*?\d+%\|"),
             # Ultralytics draws its bar behind the row of an epoch, with the GPU's memory.
             ("epoch_of_row", r"^ *(\d+)/\d+ +[\d.]+G [^|]*?\d+%\|"),
         ),
         is_bar=True,
+        # Whatever else draws one: they may run longer than the training, or be all that is drawn.
+        without=rf"\b(?:{_OTHER_BARS})\b[^%|]{{0,60}}\d+%\|",
         quick=r"^[^%|0-9]*[0-9](?:[0-9]|[^%|0-9]+[0-9])*%\|[^|]*\| *(?P<step>[0-9]+)/"
         r"(?P<total>[0-9]+) \[(?P<elapsed>[0-9](?:[0-9](?:[0-9]+:[0-9]{2}:[0-9]{2}"
         r"|:[0-9]{2}(?::[0-9]{2})?)|:[0-9]{2}:[0-9]{2}))<"
-        r"[^,\]]{1,20}, +(?:[0-9.]+|\?)(?:it/s|s/it)",
+        rf"[^,\]]{{1,20}}, +(?:[0-9.]+|\?){_PACE}",
     ),
     StepFormat(
         PLAIN,

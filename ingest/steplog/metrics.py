@@ -25,6 +25,10 @@ MARKER = "{'loss': "
 FIELDS = {name: rf"'{name}': '?([-+\d.eE]+)" for name in ("loss", "learning_rate", "grad_norm")}
 """Columns of ``job_step``, by how the dictionary says them: as numbers, or as texts of numbers."""
 
+ELAPSED_H = "elapsed_h"
+MAX_ELAPSED_NS = 3600e9 * 10**5
+"""Longest training that is believed: eleven years."""
+
 
 class BarMetrics:
     """Joins dictionaries of metrics to the drawings of a bar, across blocks of lines."""
@@ -35,7 +39,7 @@ class BarMetrics:
         """The last two drawings or dictionaries of the blocks before."""
         self._is_due = False
         """Whether the last of these is a dictionary."""
-        self._found = self._told = 0
+        self.found_count = self._told = 0
 
     @staticmethod
     def said(pieces: pl.DataFrame) -> pl.DataFrame:
@@ -55,7 +59,7 @@ class BarMetrics:
         """
         import polars as pl
 
-        self._found += said.height
+        self.found_count += said.height
         bars = drawn.select("index", "step", "total_steps_count", is_said=pl.lit(value=False))
         if not said.height and not self._is_due:
             self._before = bars.tail(1) if bars.height else self._before
@@ -81,7 +85,7 @@ class BarMetrics:
     def finish(self) -> None:
         """Say which are told of no step."""
         self._sink.count(
-            "metrics_without_step", self._found - self._told, severity="info",
+            "metrics_without_step", self.found_count - self._told, severity="info",
             doc="Dictionaries of metrics that do not stand alone between drawings of one bar.",
         )  # fmt: skip
 
@@ -99,7 +103,10 @@ class MetricsBelow:
         import polars as pl
 
         is_below = pl.col("line").str.contains(known.below_marker, literal=True)
-        numbers = (_number(n, p) for n, p in known.below)
+        numbers = (
+            _number(n, p) if n != ELAPSED_H else _elapsed(p).alias("elapsed_ns")
+            for n, p in known.below
+        )
         return pieces.filter(is_below).select(pl.col("index").cast(pl.Int64), *numbers)
 
     def join(self, said: pl.DataFrame, steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
@@ -113,7 +120,7 @@ class MetricsBelow:
         steps = steps.with_columns(index=pl.col("index").cast(pl.Int64))
         if self.held is not None:
             steps = pl.concat([self.held.with_columns(index=pl.lit(-1, pl.Int64)), steps])
-        names = [name for name, _ in known.below]
+        names = [name if name != ELAPSED_H else "elapsed_ns" for name, _ in known.below]
         below = (
             said.join_asof(steps.select("index", above="index"), on="index", check_sortedness=False)
             .group_by("above")
@@ -137,3 +144,11 @@ def _number(name: str, pattern: str) -> pl.Expr:
 
     value = pl.col("line").str.extract(pattern).cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value).alias(name)
+
+
+def _elapsed(pattern: str) -> pl.Expr:
+    """ns, of hours."""
+    import polars as pl
+
+    ns = pl.col("line").str.extract(pattern).cast(pl.Float64, strict=False) * 3600e9
+    return pl.when(ns < MAX_ELAPSED_NS).then(ns).round().cast(pl.Int64)

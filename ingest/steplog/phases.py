@@ -23,7 +23,8 @@ MAX_LINE_BYTES = 400
 
 WORDS = (
     b"heckpoint", b"valid", b"Valid", b"eval", b"Eval", b"val loss", b"garbage", b"Garbage",
-    b"[GC]", b"[Torch] Saved", b"saving model to", b"epoch", b"Epoch", b"EPOCH", b"re-looped",
+    b"[GC]", b"[Torch] Saved", b"saving model to", b"Writing model shards",
+    b"epoch", b"Epoch", b"EPOCH", b"re-looped",
 )  # fmt: skip
 KEYS = any_of(WORDS)
 _KEY = re.compile(KEYS.encode())
@@ -39,7 +40,8 @@ _SAYS = tuple(
             rb"\b(?:sav(?:e|ing|ed)|writ(?:ing|ten)|wrote|stor(?:ing|ed))\b.{0,60}\bcheckpoint"
             rb"|(?<!gradient )(?<!activation )\bcheckpoint(?:s|ing)?\b.{0,60}"
             rb"\b(?:sav(?:e|ing|ed)|written|stored)\b|, saving model to '"
-            rb"|\b(?:sav(?:ing|ed)) .{0,120}[/_-](?:checkpoint|global_step)",
+            rb"|\b(?:sav(?:ing|ed)) .{0,120}[/_-](?:checkpoint|global_step)"
+            rb"|^\s*Writing model shards:",
         ),
         (
             "evaluation",

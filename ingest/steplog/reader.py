@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.steplog.formats import FORMATS, StepFormat, own_format
+from tracekit.ingest.steplog.formats import BAR_RATES, FORMATS, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics, MetricsBelow
 from tracekit.ingest.steplog.words import Block, any_of, decoded
 from tracekit.values import EPOCH_S, TIME_LIMIT_NS
@@ -40,7 +40,18 @@ _STAMP = (
     r"(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
     r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
+_YEARLESS = (
+    r"^(?:\[[^\]]{1,30}\]:? ?|\d{1,7}: )?\[?"
+    r"(?:[IWEF]?(?P<month>\d\d)(?:/)?(?P<day>\d\d) )?"
+    r"(?P<day_clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?[\] ]"
+)
+"""A clock at a line's head without a year: of glog and absl, MMEngine, or no date at all."""
 _TAG = r"\[(?:[Rr]ank ?|RANK |default)(\d{1,7})\]"
+_POD = r"^\[pod/([a-z0-9.-]{1,253}?)(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?/[a-z0-9.-]{1,63}\] "
+"""What kubectl logs --prefix puts before a line: the pod, without the letters that are drawn for
+each new one of a job's index."""
+_IN_POD = "\\[pod/"
+_RATES = tuple(rate.encode() for rate in BAR_RATES)
 _FURTHER = ("input_wait_ns", "running_dur_ns", "running_input_wait_ns")
 """Durations that a line may state beside its step's."""
 _COLUMNS = (
@@ -63,14 +74,18 @@ class Looked(NamedTuple):
     """Places of lines that are steps', and whether they are bars."""
     with_parts: list[Line]
     """Lines of steps that tell how long the parts of the step took."""
+    whole_count: int = 0
+    """Lines that are steps' and no bars."""
 
     @property
     def others_count(self) -> int:
         """Lines that are no step's, those with something behind a bar among them at most."""
-        return len(self.block.lines) - sum(not is_bar for is_bar in self.taken.values())
+        return self.block.count - self.whole_count
 
     def others(self) -> Iterator[Line]:
         """Lines that are no step's, and what is printed behind bars."""
+        if not self.others_count:
+            return
         for place, line in enumerate(self.block.lines, self.first_place):
             if place not in self.taken:
                 yield place, line
@@ -96,6 +111,9 @@ class StepReader:
         self.formats: set[str] = set()
         self._metrics = BarMetrics(sink)
         self._below = {known: MetricsBelow() for known in self._formats if known.below}
+        self._pod: str | None = None
+        """Whose steps are kept, of several pods that print into one file."""
+        self._of_other_pods = 0
         self._window: tuple[int, int] | None = None
         self._zones: set[bool] = set()
 
@@ -110,11 +128,13 @@ class StepReader:
 
         places, text = _pieces(block, first_place)
         asked = pl.DataFrame({"place": places, "line": text}).with_row_index()
-        is_new_asked = False
+        whole_count, is_new_asked = 0, False
         """Whether what earlier formats left was asked for the markers of those never met."""
         for known in self._formats:
             if known not in self._met and not is_new_asked:
-                self._meet(asked["line"])
+                # Many short pieces take longer than the few lines that they are of.
+                is_whole = asked.height == len(text) and not block.has_escapes
+                self._meet(block.text if is_whole else asked["line"])
                 is_new_asked = True
             if known not in self._met:
                 continue
@@ -128,6 +148,9 @@ class StepReader:
             if not rows.height:
                 continue
             steps = _found(rows, known, self._rank)
+            if block.holds(_IN_POD):
+                pods = rows.select("index", pod=pl.col("line").str.extract(_POD))
+                steps = steps.join(pods, on="index", how="left", maintain_order="left")
             said = None
             if known.is_bar:
                 said = self._metrics.said(rows)
@@ -135,6 +158,7 @@ class StepReader:
                 said = self._below[known].said(rows, known)
             if steps.height:
                 taken = steps["place"].unique()
+                whole_count += 0 if known.is_bar else len(taken)
                 looked.taken.update(dict.fromkeys(taken.to_list(), known.is_bar))
                 if known.has_parts:
                     places_found = sorted(taken.to_list())
@@ -146,18 +170,30 @@ class StepReader:
                 looked.steps.append((known, steps, said))
             if not asked.height:
                 break
-        return looked
+        return looked._replace(whole_count=whole_count)
 
     def take(self, looked: Looked) -> None:
         """Write the steps of the lines that follow those before."""
         for known, found, said in looked.steps:
-            steps = found
+            steps = self._of_one_pod(found)
             if known.is_bar and said is not None:
                 steps = self._metrics.join(said, steps)
             elif said is not None:
                 steps = self._below[known].join(said, steps, known)
             if steps.height:
                 self._write(steps, known)
+
+    def _of_one_pod(self, steps: pl.DataFrame) -> pl.DataFrame:
+        """Of several pods that print the same steps, one after the other, those of the first."""
+        import polars as pl
+
+        if "pod" not in steps.columns:
+            return steps
+        if self._pod is None and steps["pod"].null_count() < steps.height:
+            self._pod = steps["pod"].drop_nulls()[0]
+        kept = steps.filter(pl.col("pod").is_null() | (pl.col("pod") == self._pod))
+        self._of_other_pods += steps.height - kept.height
+        return kept.drop("pod")
 
     def _meet(self, text: pl.Series) -> None:
         """Notice the formats whose markers lines hold."""
@@ -190,6 +226,11 @@ class StepReader:
         write_columns(self._sink, "job_step", {name: steps[name].to_arrow() for name in _COLUMNS})
 
     @property
+    def has_bare_metrics(self) -> bool:
+        """Whether there are dictionaries of metrics, and no line is a step's."""
+        return not self.count and self._metrics.found_count > 0
+
+    @property
     def basis(self) -> Literal["epoch", "local", "none"]:
         """What the lines' times count from: the epoch where every one names its zone."""
         if self._window is None:
@@ -208,6 +249,10 @@ class StepReader:
             if below.held is not None:
                 self._write(below.held, known)
         self._sink.count(
+            "step_of_other_pod", self._of_other_pods, severity="info",
+            doc="Lines of steps that other pods print into the file: one pod's are the job's.",
+        )  # fmt: skip
+        self._sink.count(
             "step_line", self.count, severity="info", doc="Lines that report a training step."
         )
         if len(self._zones) > 1:
@@ -223,7 +268,7 @@ def _pieces(block: Block, first_place: int) -> tuple[pl.Series, pl.Series]:
     import polars as pl
     import pyarrow.compute as pc
 
-    texts, end = block.raw, first_place + len(block.lines)
+    texts, end = block.raw, first_place + block.count
     places = pl.int_range(first_place, end, dtype=pl.Int64, eager=True)
     if block.has_returns:
         pieces = pc.split_pattern(texts, b"\r")
@@ -240,7 +285,7 @@ def _pieces(block: Block, first_place: int) -> tuple[pl.Series, pl.Series]:
 
 def _behind_bar(line: bytes) -> bytes:
     """What is printed behind the last bar of a line; that may hold brackets of its own."""
-    rate = max(line.rfind(b"it/s"), line.rfind(b"s/it"))
+    rate = max(line.rfind(rate) for rate in _RATES)
     end = line.find(b"]", rate) if rate >= 0 else -1
     return (line[end + 1 :] if end >= 0 else line.rpartition(b"]")[2]).strip()
 
@@ -288,12 +333,15 @@ def _found(rows: pl.DataFrame, known: StepFormat, rank: int | None = None) -> pl
     else:
         stamp, number = line.str.head(STAMP_BYTES), pl.lit(None, pl.Float64)
     steps = steps.select(
-        *columns, _stamp_of(steps, stamp).alias("at"), number.alias("epoch_number")
+        *columns, "line", _stamp_of(steps, stamp).alias("at"), number.alias("epoch_number")
     ).unnest("at")
     # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
     stated = {name for name in ("date", "zone") if steps[name].null_count() < steps.height}
     times = [_time(has_zones="zone" in stated)] if "date" in stated else []
     times += [_of_epoch("epoch_number")] if "time" in groups else []
+    if not (stated or known.is_bar or "time" in groups or "elapsed_ms" in groups):
+        said = line.str.head(STAMP_BYTES).str.extract_groups(_YEARLESS).struct.unnest()
+        steps = steps.with_columns(pl.coalesce("elapsed_ns", _since_midnight(steps.select(said))))
     return steps.with_columns(
         (pl.coalesce(times) if times else pl.lit(None, pl.Int64)).alias("time_ns"),
         (pl.col("zone").is_not_null() | pl.col("epoch_number").is_not_null()).alias("has_zone"),
@@ -404,11 +452,32 @@ def _elapsed(groups: set[str]) -> pl.Expr:
     return (hours * 3600 + minutes * 60 + seconds) * 1_000_000_000
 
 
-def _in_year() -> pl.Expr:
-    """ns since the year began, of a date without one: as if the year were a leap year."""
+def _since_midnight(said: pl.DataFrame) -> pl.Series:
+    """ns since the year, or the day, began: what the clock at each line's head says."""
     import polars as pl
 
-    stamp = pl.concat_str(pl.lit("2000-"), "month", pl.lit("-"), "day", pl.lit(" "), "day_clock")
+    clock = [pl.col("day_clock").str.slice(at, 2).cast(pl.Int64) for at in (0, 3, 6)]
+    is_time = pl.all_horizontal(c < most for c, most in zip(clock, (24, 60, 60), strict=True))
+    second = (clock[0] * 60 + clock[1]) * 60 + clock[2]
+    of_day = second * 1_000_000_000 + pl.col("part").fill_null("").str.pad_end(9, "0").cast(
+        pl.Int64
+    )
+    stated = said.select(
+        day=pl.when(pl.col("month").is_null())
+        .then(pl.lit(0, pl.Int64))
+        .otherwise(_in_year("00:00:00")),
+        of_day=pl.when(is_time).then(of_day),
+    )
+    return stated["day"] + stated["of_day"]
+
+
+def _in_year(clock: str | None = None) -> pl.Expr:
+    """ns since the year began, of a date without one: as if the year were a leap year. The clock
+    is a group's where none is given."""
+    import polars as pl
+
+    at = pl.lit(clock) if clock else pl.col("day_clock")
+    stamp = pl.concat_str(pl.lit("2000-"), "month", pl.lit("-"), "day", pl.lit(" "), at)
     begin = pl.lit(946_684_800_000_000_000)
     return (
         stamp.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)

@@ -23,9 +23,29 @@ def any_of(words: Iterable[bytes]) -> str:
 class Block:
     """Consecutive lines in whatever encoding, made a column once for all who look for something."""
 
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        self.lines = lines
+    def __init__(self, lines: bytes | Sequence[bytes]) -> None:
+        """``lines`` may be a text of them: then each is an object of its own only if asked for."""
+        self._given = lines
         self._held: dict[str, bool] = {}
+
+    @cached_property
+    def lines(self) -> Sequence[bytes]:
+        """The lines one by one."""
+        return self._given.split(b"\n") if isinstance(self._given, bytes) else self._given
+
+    @cached_property
+    def count(self) -> int:
+        """How many there are."""
+        if isinstance(self._given, bytes):
+            return self._given.count(b"\n") + 1
+        return len(self._given)
+
+    @property
+    def last_bytes(self) -> int:
+        """Length of the last one."""
+        if isinstance(self._given, bytes):
+            return len(self._given) - self._given.rfind(b"\n") - 1
+        return len(self._given[-1]) if self._given else 0
 
     def holds(self, pattern: str) -> bool:
         """Whether a pattern is found in a line, of which all that must be there is ASCII. It is
@@ -59,27 +79,35 @@ class Block:
         """The lines' bytes."""
         import pyarrow as pa
 
-        return pa.array(self.lines, pa.large_binary())
+        if not isinstance(self._given, bytes):
+            return pa.array(self._given, pa.large_binary())
+        import pyarrow.compute as pc
+
+        return pc.split_pattern(pa.array([self._given], pa.large_binary()), b"\n").values
 
     @cached_property
     def garbled_count(self) -> int:
         """Lines that are no UTF-8."""
-        import polars as pl
-
-        try:
-            pl.Series(self.raw).cast(pl.String)
-        except pl.exceptions.PolarsError:
-            return sum(not _is_utf8(line) for line in self.lines)
-        return 0
+        return sum(not _is_utf8(line) for line in self.lines) if self._as_utf8 is None else 0
 
     @cached_property
     def text(self) -> pl.Series:
         """The lines; what is no UTF-8 is replaced."""
-        return decoded(self.raw)
+        return self._as_utf8 if self._as_utf8 is not None else decoded(self.raw)
+
+    @cached_property
+    def _as_utf8(self) -> pl.Series | None:
+        """The lines as text, if all of them are."""
+        import polars as pl
+
+        try:
+            return pl.Series(self.raw).cast(pl.String)
+        except pl.exceptions.PolarsError:
+            return None
 
     @cached_property
     def _joined(self) -> bytes:
-        return b"\n".join(self.lines)
+        return self._given if isinstance(self._given, bytes) else b"\n".join(self._given)
 
 
 def _is_utf8(line: bytes) -> bool:

@@ -7,10 +7,10 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
 
-use crate::reader::{Counts, Kind, Reader, Shape, TABLES};
+use crate::reader::{Counts, Cuts, Kind, Reader, Shape, TABLES};
 
 /// Raised when a signature or the layout of an answer changes.
-const INTERFACE: u32 = 1;
+const INTERFACE: u32 = 2;
 const TAKEN: i32 = 0;
 const REFUSED: i32 = 1;
 const FAILED: i32 = 2;
@@ -161,6 +161,8 @@ pub unsafe extern "C" fn tk_category(
 
 /// Read a batch. 0: taken, see the answer; 1: refused; 2: it failed. Of the last two nothing stays.
 ///
+/// `every` is 0 where Python would be given the whole text at once.
+///
 /// # Safety
 /// `reader` is from `tk_new` and not freed; `text` points to `count` bytes that nobody writes
 /// meanwhile; `answer` points to an `Answer`.
@@ -171,6 +173,8 @@ pub unsafe extern "C" fn tk_batch(
     count: u64,
     place: i64,
     limit_ns: i64,
+    next_cut: u64,
+    every: u64,
     answer: *mut Answer,
 ) -> i32 {
     let (Some(reader), Some(answer)) = (unsafe { reader.as_mut() }, unsafe { answer.as_mut() })
@@ -178,7 +182,8 @@ pub unsafe extern "C" fn tk_batch(
         return FAILED;
     };
     let text = unsafe { lent(text, count) };
-    let read = catch_unwind(AssertUnwindSafe(|| reader.batch(text, place, limit_ns)));
+    let cuts = (every > 0).then_some(Cuts { next: next_cut as usize, every: every as usize });
+    let read = catch_unwind(AssertUnwindSafe(|| reader.batch(text, place, limit_ns, cuts)));
     let (status, counts) = match read {
         Ok(Ok(counts)) => (TAKEN, counts),
         Ok(Err(_)) => (REFUSED, Counts::default()),

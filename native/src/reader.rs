@@ -15,6 +15,8 @@ const MAX_FIELDS: usize = 64;
 const MAX_DUR_NS: i64 = 24 * 3600 * 1_000_000_000;
 /// Tables of interned texts.
 pub const TABLES: usize = 3;
+/// Boundaries that Python tries before a batch counts as damaged.
+const CANDIDATES: usize = 6;
 /// The table of nested arguments.
 const FRAGMENTS: usize = TABLES - 1;
 
@@ -200,14 +202,21 @@ impl Reader {
     /// Rows of a batch, a JSON list whose first event has the ordinal `place`.
     ///
     /// Events whose time is not above zero and below `limit_ns` are not taken. Where the text is
-    /// refused nothing of it is kept.
-    pub fn batch(&mut self, text: &[u8], place: i64, limit_ns: i64) -> Result<Counts, Refused> {
+    /// refused nothing of it is kept. With `cuts` it is refused as well where Python, which is given
+    /// the text up to each cut in turn, would not read up to the last event that begins before it.
+    pub fn batch(
+        &mut self,
+        text: &[u8],
+        place: i64,
+        limit_ns: i64,
+        cuts: Option<Cuts>,
+    ) -> Result<Counts, Refused> {
         self.marks.clear();
         self.marks.extend(self.slots.iter().map(Vec::len));
         self.rest.clear();
         self.rest.push(b'[');
         self.rest_places.clear();
-        let result = self.events(text, place, limit_ns);
+        let result = self.events(text, place, limit_ns, cuts);
         if result.is_err() {
             self.roll_back();
         }
@@ -215,10 +224,17 @@ impl Reader {
         result
     }
 
-    fn events(&mut self, text: &[u8], place: i64, limit_ns: i64) -> Result<Counts, Refused> {
+    fn events(
+        &mut self,
+        text: &[u8],
+        place: i64,
+        limit_ns: i64,
+        cuts: Option<Cuts>,
+    ) -> Result<Counts, Refused> {
         std::str::from_utf8(text).map_err(|_| Refused)?;
         let mut cursor = Cursor::new(text);
         let mut counts = Counts::default();
+        let mut cuts = cuts;
         cursor.space();
         cursor.expect(b'[')?;
         cursor.space();
@@ -238,11 +254,21 @@ impl Reader {
                     }
                 }
                 counts.events += 1;
+                let event = cursor.since(start);
                 cursor.space();
-                if cursor.has(b']') {
+                let is_last = cursor.has(b']');
+                if !is_last {
+                    cursor.expect(b',')?;
+                    cursor.space();
+                }
+                if let Some(cuts) = &mut cuts {
+                    if cuts.next <= cursor.at() && !cuts.pass(start, cursor.at(), event) {
+                        return Err(Refused);
+                    }
+                }
+                if is_last {
                     break;
                 }
-                cursor.expect(b',')?;
             }
         }
         if cursor.is_at_end() {
@@ -473,6 +499,47 @@ impl Reader {
     }
 }
 
+/// Where Python cuts a long text that it is given in parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Cuts {
+    /// Where the next part of the text ends.
+    pub next: usize,
+    /// Length of a part.
+    pub every: usize,
+}
+
+impl Cuts {
+    /// Pass an event and what follows it up to the next; whether Python reads up to the event at
+    /// each end of a part in between: it begins in that part, and so few places in it look like a
+    /// boundary between two that its own is among those that are tried.
+    fn pass(&mut self, start: usize, next_start: usize, event: &[u8]) -> bool {
+        while self.next <= next_start {
+            let is_cut = self.next <= start.saturating_add(self.every)
+                && (self.next <= start || boundaries(event) < CANDIDATES);
+            if !is_cut || self.every == 0 {
+                return false;
+            }
+            self.next += self.every;
+        }
+        true
+    }
+}
+
+/// Places within an event that look like a boundary between two: `}`, a comma and `{`.
+fn boundaries(event: &[u8]) -> usize {
+    event.split(|&byte| byte == b'}').skip(1).filter(|part| is_comma_and_brace(part)).count()
+}
+
+/// Whether a text begins with a comma and a brace, with white space as Python's `\s` has it.
+fn is_comma_and_brace(text: &[u8]) -> bool {
+    let rest = |text: &[u8]| text.iter().position(|byte| !matches!(byte, 9..=13 | b' '));
+    let Some(comma) = rest(text) else { return false };
+    let Some((b',', text)) = text.get(comma..).and_then(<[u8]>::split_first) else {
+        return false;
+    };
+    rest(text).is_some_and(|brace| text.get(brace) == Some(&b'{'))
+}
+
 const PH: u8 = 1;
 const CAT: u8 = 2;
 const NAME: u8 = 4;
@@ -609,7 +676,7 @@ mod tests {
     }
 
     fn batch(reader: &mut Reader, text: &str) -> Result<Counts, Refused> {
-        reader.batch(text.as_bytes(), 100, 1 << 60)
+        reader.batch(text.as_bytes(), 100, 1 << 60, None)
     }
 
     const PLAIN: &str = r#"{"ph":"X","cat":"op","name":"a\"b","pid":1,"tid":"stream 7","ts":1.5,
@@ -723,10 +790,37 @@ mod tests {
         for text in ["", "[", "[,]", "[{}] x", "{}", "[{},]", "[{\"a\":1,}]"] {
             assert_eq!(batch(&mut reader, text), Err(Refused), "{text}");
         }
-        assert_eq!(reader.batch(b"[{\"a\":\"\xff\"}]", 0, 1), Err(Refused));
+        assert_eq!(reader.batch(b"[{\"a\":\"\xff\"}]", 0, 1, None), Err(Refused));
         let counts = batch(&mut reader, " [ ] ").unwrap();
         assert_eq!(counts, Counts::default());
         assert_eq!(batch(&mut reader, "[1,\"a\",{}]").unwrap().events, 3);
         assert_eq!(reader.rest, b"[1,\"a\",{}]");
+    }
+
+    #[test]
+    fn a_long_batch_is_refused_where_python_cuts_elsewhere() {
+        let mut reader = reader();
+        // Events begin at 1, 20 and 48, and a part must hold the beginning of one.
+        let text = br#"[{"cat":"flow"},    {"cat":"flow","x":[12345]}, {"cat":"flow"}]"#;
+        for (next, every, is_taken) in
+            [(40, 20, true), (40, 19, false), (16, 40, true), (16, 15, false), (40, 0, false)]
+        {
+            let cuts = Some(Cuts { next, every });
+            let counts = reader.batch(text, 0, 1 << 60, cuts);
+            assert_eq!(counts.is_ok(), is_taken, "{next} {every}");
+        }
+        for (count, is_taken) in [(5, true), (6, false)] {
+            let list = format!("[{}]", vec!["{}"; count + 1].join(", "));
+            let words = format!("\"{}\"", "}, {".repeat(count));
+            for inner in [list, words] {
+                let text = format!("[{{\"cat\":\"flow\",\"x\":{inner}}}]");
+                let cuts = |next| Some(Cuts { next, every: 1000 });
+                let counts = reader.batch(text.as_bytes(), 0, 1 << 60, cuts(text.len() - 2));
+                assert_eq!(counts.is_ok(), is_taken, "{text}");
+                assert!(reader.batch(text.as_bytes(), 0, 1 << 60, cuts(text.len() + 2)).is_ok());
+                assert!(batch(&mut reader, &text).is_ok());
+            }
+        }
+        assert_eq!(boundaries(b"{{{{{{{{{{}}}}}} \x0b,\r\n{} , x}, {},,{}"), 2);
     }
 }

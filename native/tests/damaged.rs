@@ -3,7 +3,7 @@
 //! `TRACEKIT_BATCHES` says how many (20,000 where it is not set), `TRACEKIT_SEED` from which on.
 
 use tracekit_kineto::json::Cursor;
-use tracekit_kineto::reader::{Kind, Reader, Shape};
+use tracekit_kineto::reader::{Cuts, Kind, Reader, Shape};
 
 const WIDTHS: [usize; 3] = [12, 10, 6];
 
@@ -97,7 +97,8 @@ fn damaged_batches_are_refused_or_read_whole() {
         }
         let text = damaged(&mut random);
         let before: Vec<usize> = (0..4).map(|slot| reader.rows(slot).len()).collect();
-        match reader.batch(&text, 5, 1 << 62) {
+        let cuts = (turn % 3 == 0).then_some(Cuts { next: 100, every: 400 });
+        match reader.batch(&text, 5, 1 << 62, cuts) {
             Ok(counts) => {
                 let rest = &reader.rest;
                 assert_eq!(counts.taken + reader.rest_places.len() as u64, counts.events);

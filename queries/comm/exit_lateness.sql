@@ -6,6 +6,7 @@
 --
 -- reads: collective, collective_match, comm_group, clock_offset, clock_pair
 -- needs: collective, collective_match, comm_group
+-- asked: report
 -- grain: attempt, group_id, op, message_bytes, rank
 -- shows: device
 -- column: group_id VARCHAR : Communicator; see comm_group.

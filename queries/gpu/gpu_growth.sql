@@ -67,7 +67,8 @@ WITH
         FROM series
         WHERE least < most
     ),
-    readings AS (
+    -- Read again wherever they are asked for: a copy of a day's takes more than all else.
+    readings AS NOT MATERIALIZED (
         SELECT
             moving.key,
             placed.source_id,

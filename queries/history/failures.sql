@@ -20,18 +20,20 @@
 -- column: exit_code INTEGER : Its exit code; null where a signal ended it, or unsaid.
 -- column: signal VARCHAR : Signal that ended it, such as SIGKILL.
 -- column: exception VARCHAR : Type of its first Python exception.
--- column: says VARCHAR : What that is about: peer_lost, timeout, gpu_memory, host_memory,
---     disk_full, or of CUDA what went wrong; null: something else.
+-- column: says VARCHAR : What that is about: peer_lost, timeout, mismatch (of collectives: each
+--     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed, or of
+--     CUDA what went wrong; null: something else.
 -- column: file VARCHAR : File of the program's own last frame.
 -- column: line INTEGER : Line in that file.
 -- column: function VARCHAR : Function.
--- column: follows VARCHAR : What it follows from: nothing (it failed on its own), a timeout, a lost
---     peer, or termination by the launcher.
+-- column: follows VARCHAR : What it follows from: nothing (it failed on its own), timeout,
+--     peer_lost, mismatch, or terminated (by the launcher).
 -- column: is_root BOOLEAN : Whether its launcher calls it the first failure.
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
 -- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
---     cancelled, preempted, evicted, deadline, node failure, out of memory; null: a process.
+--     cancelled, preempted, evicted, deadline, node failure, out of memory, or terminated where
+--     only its launcher was told to end; null: a process.
 -- column: source_id INTEGER : File.
 -- column: place BIGINT : First line that tells of it.
 WITH
@@ -186,8 +188,8 @@ WITH
         FROM (
             SELECT
                 *,
-                coalesce(says IN ('peer_lost', 'timeout'), false) AS is_late,
-                bool_and(coalesce(says IN ('peer_lost', 'timeout'), false)) OVER (
+                coalesce(says IN ('peer_lost', 'timeout', 'mismatch'), false) AS is_late,
+                bool_and(coalesce(says IN ('peer_lost', 'timeout', 'mismatch'), false)) OVER (
                     PARTITION BY launch, source_id
                 ) AS are_all_late
             FROM processes
@@ -220,6 +222,11 @@ WITH
         WHERE code = 'job-cancelled'
         GROUP BY source_id
     ),
+    last_steps AS (
+        SELECT source_id, max(place) AS place
+        FROM job_step
+        GROUP BY source_id
+    ),
     job_states AS (
         SELECT
             source_id,
@@ -231,6 +238,13 @@ WITH
         FROM log_event
         WHERE
             code = 'job-state'
+            -- A launcher that was told to end and whose log goes on was begun again.
+            AND NOT EXISTS (
+                SELECT 1 FROM last_steps
+                WHERE
+                    last_steps.source_id = log_event.source_id
+                    AND last_steps.place > log_event.place
+            )
             AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
     ),
     scheduled AS (
@@ -246,9 +260,13 @@ WITH
         QUALIFY
             -- Of events alone nothing names the job.
             min(said['job']) OVER () IS NOT DISTINCT FROM max(said['job']) OVER ()
-            AND row_number() OVER (ORDER BY time_ns DESC NULLS FIRST, place DESC, source_id) = 1
+            -- Why its launcher was told to end, a scheduler's own records say.
+            AND row_number() OVER (
+                ORDER BY said['why'] IS NOT DISTINCT FROM 'terminated',
+                time_ns DESC NULLS FIRST, place DESC, source_id
+            ) = 1
     ),
-    -- Whom PyTorch aborts once a collective has timed out.
+    -- Whom PyTorch aborts once a collective has timed out, or its watchdog stands still.
     timed_out AS (
         SELECT DISTINCT
             coalesce(
@@ -259,15 +277,13 @@ WITH
                 {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
             ]) AS said
             FROM log_event
-            WHERE code = 'watchdog-timeout' AND len(fields) = len(list_distinct([
-                split_part(f, '=', 1) FOR f IN fields
-            ]))
+            WHERE
+                (
+                    code IN ('watchdog-timeout', 'watchdog-stuck')
+                    OR (code = 'watchdog-progress' AND 'is_timed_out=true' IN fields)
+                )
+                AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
         )
-    ),
-    last_steps AS (
-        SELECT source_id, max(place) AS place
-        FROM job_step
-        GROUP BY source_id
     ),
     told AS (
         SELECT
@@ -287,7 +303,7 @@ WITH
             CASE
                 WHEN f.memory_of IS NOT NULL THEN 'nothing'
                 -- An exception that it had before it was terminated says more than the signal.
-                WHEN f.says IN ('peer_lost', 'timeout') THEN f.says
+                WHEN f.says IN ('peer_lost', 'timeout', 'mismatch') THEN f.says
                 WHEN f.exception = 'KeyboardInterrupt' THEN 'terminated'
                 WHEN f.exception IS NOT NULL THEN 'nothing'
                 WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)

@@ -5,8 +5,10 @@
 -- Who can hold up whom follows from the operation: all-reduce, all-gather, reduce-scatter, barrier
 -- and all-to-all: everyone everyone; broadcast and scatter: the root the leaves; reduce and gather:
 -- the leaves the root; send and receive: the sender the receiver, and on a device (where a send
--- runs until it is received) the receiver the sender. A call waits until the one that holds it up
--- has entered, and never beyond its own end.
+-- runs until it is received) the receiver the sender. On the host a root may be held up by its
+-- leaves too (gloo sends to who is there): one that leaves only after the last has entered was; so
+-- was any member where the root is not known. A call waits until the one that holds it up has
+-- entered, and never beyond its own end.
 --
 -- is_complete: every member of the communicator has a call in a trace; else the one that arrived
 -- last may be missing and nobody is named. error_ns is what the call's clock and that of the rank
@@ -88,7 +90,11 @@ WITH
             -- Who holds this call up: the root, the last of the leaves, the sender, the last of
             -- all, or the last of the others.
             CASE
-                WHEN op IN ('broadcast', 'scatter') THEN if(rank <> root, 'root', NULL)
+                WHEN op IN ('broadcast', 'scatter', 'reduce', 'gather') AND root IS NULL
+                    THEN if(timeline = 'host' AND end_ns >= last_start_ns, 'last', NULL)
+                WHEN op IN ('broadcast', 'scatter') AND rank = root
+                    THEN if(timeline = 'host' AND end_ns >= leaf_start_ns, 'leaf', NULL)
+                WHEN op IN ('broadcast', 'scatter') THEN 'root'
                 WHEN op IN ('reduce', 'gather') THEN if(rank = root, 'leaf', NULL)
                 WHEN op = 'recv' THEN 'sender'
                 WHEN op = 'send' AND timeline <> 'device' THEN NULL
@@ -184,8 +190,10 @@ WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 -- own_ns is the part of the waiting that the holder caused since the two last left a collective of
 -- this communicator together: its own time since then less the waiter's. Own time is time without
 -- exposed communication, so what the holder lost by leaving that collective late, or by waiting for
--- others meanwhile (a receive from a late rank), is inherited and not counted. Nothing is counted
--- before the first common exit, nor waiting below the clocks' error.
+-- others meanwhile (a receive from a late rank), is inherited and not counted. Operations with a
+-- root are no common exit where the communicator has others: a leaf leaves them when it came, by
+-- its own doing. Nothing is counted before the first common exit, nor waiting below the clocks'
+-- error.
 --
 -- A waiter that runs ahead has its next calls in a queue: each starts as soon as the one before
 -- ends, and the time between says nothing of its work, which it did long before. What the holder
@@ -249,8 +257,18 @@ WITH
         SELECT key, start_ns, end_ns
         FROM exposed_calls()
     ),
+    joint AS (
+        SELECT DISTINCT key, group_id
+        FROM usable
+        WHERE op NOT IN ('broadcast', 'scatter', 'reduce', 'gather')
+    ),
     exits AS (
-        SELECT key, group_id, instance_id, end_ns FROM usable
+        SELECT usable.key, usable.group_id, instance_id, end_ns
+        FROM usable
+        LEFT JOIN joint ON joint.key = usable.key AND joint.group_id = usable.group_id
+        WHERE
+            usable.op NOT IN ('broadcast', 'scatter', 'reduce', 'gather')
+            OR joint.key IS NULL
     ),
     since AS MATERIALIZED (
         SELECT

@@ -198,12 +198,44 @@ FROM merged_intervals('compute_work');
 
 -- exposed_calls: When each rank was in a collective and computed nothing: disjoint stretches.
 --
--- A send on the host's timeline lasts until somebody asks for it and holds up nobody.
+-- A send on the host's timeline lasts until somebody asks for it and holds up nobody. Of it counts
+-- what a thread stood still for at its end, if the receiver asked only after that had begun.
 --
--- reads: gpu_op, host_op, collective, annotation
+-- reads: gpu_op, host_op, collective, annotation, collective_match
 -- columns: key BIGINT, start_ns BIGINT, end_ns BIGINT
 CREATE OR REPLACE MACRO exposed_calls() AS TABLE
 WITH
+    sends AS (
+        SELECT
+            capture_key(s.attempt, s.rank, s.capture_id) AS key,
+            s.start_ns,
+            s.start_ns + s.dur_ns AS end_ns,
+            r.start_ns AS asked_ns
+        FROM collective AS s
+        JOIN collective_match AS m ON m.source_id = s.source_id AND m.place = s.place
+        JOIN collective_match AS o
+            ON o.instance_id = m.instance_id AND o.source_id <> m.source_id
+        JOIN collective AS r
+            ON
+                r.source_id = o.source_id
+                AND r.place = o.place
+                AND r.attempt = s.attempt
+                AND r.capture_id = s.capture_id
+        WHERE
+            s.op = 'send'
+            AND s.timeline = 'host'
+            AND s.rank IS NOT NULL
+            AND r.op = 'recv'
+            AND m.is_trusted
+    ),
+    stood AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            start_ns,
+            end_ns
+        FROM rank_work('gpu_op', 'host_op')
+        WHERE class = 'blocked'
+    ),
     all_calls AS (
         SELECT
             capture_key(attempt, rank, capture_id) AS key,
@@ -211,6 +243,14 @@ WITH
             start_ns + dur_ns AS end_ns
         FROM collective
         WHERE rank IS NOT NULL AND NOT (coalesce(op, '') = 'send' AND timeline = 'host')
+        UNION ALL
+        SELECT
+            sends.key,
+            greatest(stood.start_ns, sends.start_ns),
+            least(stood.end_ns, sends.end_ns)
+        FROM sends
+        ASOF JOIN stood ON stood.key = sends.key AND sends.end_ns > stood.start_ns
+        WHERE sends.asked_ns > stood.start_ns
     ),
     while_computing AS MATERIALIZED (
         SELECT key, start_ns, end_ns

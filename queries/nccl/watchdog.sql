@@ -7,7 +7,8 @@
 -- needs: log_event
 -- grain: source_id, place, code
 -- column: code VARCHAR : watchdog-timeout, watchdog-error or watchdog-progress; watchdog-told where
---     a rank says that a collective timed out, and not which.
+--     a rank says that a collective timed out, and not which; watchdog-stuck where the watchdog
+--     itself stood still.
 -- column: group_name VARCHAR : Process group; null in old releases. Releases that name it only in
 --     the exception which follows a timeout have it from there, for the same rank and work.
 -- column: group_rank INTEGER : Rank within the group.
@@ -18,6 +19,9 @@
 -- column: numel_out BIGINT : Output elements.
 -- column: last_enqueued BIGINT : Last work enqueued; null unless stated.
 -- column: last_completed BIGINT : Last work completed; null unless stated or where it was junk.
+-- column: is_timed_out BOOLEAN : Whether the work of a watchdog-progress is said to have timed out;
+--     null where it may have failed otherwise.
+-- column: stood_s BIGINT : How long the watchdog stood still; null unless stated.
 -- column: members INTEGER[] : Global ranks of the group, as traces or dumps list them by its name;
 --     null where they do not, or not with one voice.
 -- column: source_id INTEGER : Source.
@@ -72,6 +76,8 @@ SELECT
     TRY_CAST(given['numel_out'] AS BIGINT) AS numel_out,
     TRY_CAST(given['last_enqueued'] AS BIGINT) AS last_enqueued,
     TRY_CAST(given['last_completed'] AS BIGINT) AS last_completed,
+    TRY_CAST(given['is_timed_out'] AS BOOLEAN) AS is_timed_out,
+    TRY_CAST(given['stood_s'] AS BIGINT) AS stood_s,
     listed.ranks AS members,
     source_id,
     place,

@@ -14,7 +14,8 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: is_warmup BOOLEAN : Before the job is steady; left out of statistics.
 -- column: is_partial BOOLEAN : Cut by the window; left out of statistics.
--- column: is_inferred BOOLEAN : From the period of the updates: nothing marked it.
+-- column: is_inferred BOOLEAN : Nothing marked it: from the period of the updates, or a repetition.
+-- column: is_repetition BOOLEAN : Without updates: what the rank repeats, such as tokens decoded.
 SELECT
     rank,
     capture_id,
@@ -24,6 +25,7 @@ SELECT
     attempt,
     coalesce(is_warmup, FALSE) AS is_warmup,
     coalesce(is_partial, FALSE) AS is_partial,
-    coalesce(step_source IN ('optimizer', 'period'), FALSE) AS is_inferred
+    coalesce(step_source IN ('optimizer', 'period', 'repetition'), FALSE) AS is_inferred,
+    coalesce(step_source = 'repetition', FALSE) AS is_repetition
 FROM step
 ORDER BY attempt, rank, capture_id, step;

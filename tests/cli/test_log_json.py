@@ -93,6 +93,15 @@ def test_the_option_stands_before_or_after_the_command(
     assert len(before) == len(after) == len(same)
 
 
+@pytest.mark.parametrize("json_words", [JSON, ("--log-format=json",)])
+def test_a_mistake_in_an_option_is_json_wherever_it_stands(json_words: tuple[str, ...]) -> None:
+    for words in (["--nosuch", *json_words], [*json_words, "--nosuch"]):
+        code, out, said = called("rollup", "lake", *words)
+        assert (code, out) == (2, "")
+        assert [s["level"] for s in said] == ["error"]
+        assert "--nosuch" in said[0]["message"]
+
+
 def test_a_rollup_names_who_failed_and_counts(lake: Path) -> None:
     code, out, said = called("rollup", lake, "--workers", 2, "--strict", *JSON)
     assert code == 2

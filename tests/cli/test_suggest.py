@@ -132,3 +132,80 @@ def test_what_other_tools_print_is_named_with_what_is_read_instead(
     assert out.startswith("other_tool ") and "(unrecognised: " in out
     assert said in out
     assert sources(tmp_path, "--suggest")[1] == ""
+
+
+GRAFANA = (
+    "sep=,\n"
+    '"Time","{gpu=""0"", Hostname=""n1""}","{gpu=""1"", Hostname=""n1""}"\n'
+    "2026-07-14 08:12:38,312.5,90\n2026-07-14 08:12:39,313,91\n"
+)
+LEGENDS = (
+    '"When","gpu 0 (n1)","gpu 1 (n1)"\n2026-07-14T08:12:38Z,55%,60%\n2026-07-14T08:12:39Z,5%,6%\n'
+)
+PANELS = '"Time","card3 fan noise","ib0 flow xmit"\n1784016758,1,2\n1784016759,2,3\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "grafana_power.csv",
+            GRAFANA,
+            {
+                'host = "n1"',
+                'columns = { time = "Time", gpu0_power_w = "{gpu=\\"0\\", Hostname=\\"n1\\"}", '
+                'gpu1_power_w = "{gpu=\\"1\\", Hostname=\\"n1\\"}" }',
+            },
+        ),
+        (
+            "sm_util.csv",
+            LEGENDS,
+            {
+                'columns = { time = "When", gpu0_util_pct = "gpu 0 (n1)", '
+                'gpu1_util_pct = "gpu 1 (n1)" }'
+            },
+        ),
+        (
+            "panel.csv",
+            PANELS,
+            {
+                'columns = { time = "Time", ib0_tx_bytes_s = "ib0 flow xmit" }',
+                '# perhaps gpu3_power_w = "card3 fan noise"',
+            },
+        ),
+    ],
+)
+def test_a_column_a_device_gets_a_key_a_column_and_the_block_works(
+    sources: Run, tmp_path: Path, name: str, text: str, said: set[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    block = sources(tmp_path / name, "--suggest")[1]
+    assert said <= set(block.splitlines())
+    (tmp_path / "job.toml").write_text(block)
+    code, told = sources(tmp_path)
+    assert code == 0
+    assert f"device_csv           {tmp_path / name}  (ok: a table of devices, as job.toml" in told
+
+
+def test_a_column_that_is_not_there_is_an_error_with_those_that_are(
+    sources: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1784016758,5\n")
+    job = '[[source]]\npath = "x.csv"\ncolumns = { time = "a", gpu0_power_w = "c" }\n'
+    (tmp_path / "job.toml").write_text(job)
+    told = sources(tmp_path)[1]
+    assert "unreadable: its header has no column 'c', which job.toml says is gpu0_power_w" in told
+    assert "it has a, b" in told
+
+
+@pytest.mark.parametrize("key", ["gpu0_frobs", "ib0_tx", "gpu_power"])
+def test_a_key_that_names_no_counter_of_a_device_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str
+) -> None:
+    (tmp_path / "x.csv").write_text("a,b,c\n1784016758,5,6\n")
+    job = f'[[source]]\npath = "x.csv"\ncolumns = {{ gpu1_power_w = "b", {key} = "c" }}\n'
+    (tmp_path / "job.toml").write_text(job)
+    with pytest.raises(SystemExit) as end:
+        main(["sources", str(tmp_path)])
+    assert end.value.code
+    assert f"columns: '{key}' is no counter of a device" in capsys.readouterr().err

@@ -29,7 +29,8 @@ from tracekit.fleet import night as night_module
 from tracekit.fleet import summary
 from tracekit.fleet.limits import Limits
 from tracekit.fleet.night import Night, judged, regression_severity
-from tracekit.fleet.offenders import Offender, at_least, offenders
+from tracekit.fleet.nights import keep, told_before
+from tracekit.fleet.offenders import Offender, Watch, at_least, offenders, watch
 from tracekit.fleet.regressions import regressions, why_not_comparable
 from tracekit.fleet.rollup import Rolled
 
@@ -234,6 +235,51 @@ def test_what_else_began_then_is_named() -> None:
     assert one.families[0].new_rules == ("recompile",)
 
 
+# ---------------------------------------------------------------- new, by what was told before
+
+
+def test_what_a_night_that_never_ran_would_have_said_is_new_on_the_next(
+    fleet: Fleet, nights: dict[int, Night], tmp_path: Path
+) -> None:
+    """Night 25 never ran: by its rows the upgrade is known on day 26, and nobody was told."""
+    folder = str(tmp_path)
+    assert told_before(folder, day_of(26)) is None
+    keep(folder, day_of(24), summary.to_json(nights[24]))
+    told = told_before(folder, day_of(26))
+    assert told is not None
+    assert ("host", SLOW_HOST) in told.offenders
+    late = judged(fleet, day_of(27), Rolled(), told=told)  # type: ignore[arg-type]
+    assert not night(fleet, 27).regressions[0].is_new
+    assert late.regressions[0].is_new
+    assert not any(o.is_new for o in late.offenders)  # night 24 said these
+    keep(folder, day_of(27), summary.to_json(late))
+    again = judged(fleet, day_of(28), Rolled(), told=told_before(folder, day_of(28)))  # type: ignore[arg-type]
+    assert [r.is_new for r in again.regressions] == [False]
+    assert told_before(folder, day_of(24)) is None  # of before, and not of the date itself
+
+
+def test_a_kept_night_that_is_no_longer_whole_is_passed_over(
+    nights: dict[int, Night], tmp_path: Path
+) -> None:
+    keep(str(tmp_path), day_of(24), summary.to_json(nights[24]))
+    for text in ("", "{}", "[]", '{"offenders": 3, "regressions": []}'):
+        (tmp_path / "nights" / f"{day_of(25)}.json").write_text(text)
+        assert told_before(str(tmp_path), day_of(26)) == told_before(str(tmp_path), day_of(25))
+    assert told_before(str(tmp_path), day_of(25)) is not None
+
+
+def test_a_family_that_gets_slower_once_more_is_told_once_more() -> None:
+    steps = [1.0] * 10 + [1.04] * 10 + [1.2] * 10
+    jobs = [job(i, s * (1 + i % 3 / 1000)) for i, s in enumerate(steps)]
+    new = [
+        r.date
+        for day in range(11, 31)
+        for r in regressions(jobs[:day], Limits(), day_of(day))
+        if r.is_new
+    ]
+    assert new == [day_of(11), day_of(21)]
+
+
 # ---------------------------------------------------------------- offenders
 
 
@@ -352,6 +398,70 @@ def test_who_was_used_for_two_nights_alone_is_judged_as_by_two_nights() -> None:
     restless = [{**r, "rules": ["slow-host"] * r["run"].endswith(("-070", "-139"))} for r in usual]
     assert not offending({"host": [*restless, *new]})
     assert [o.name for o in offending({"host": [*restless, *one_night(4, host="new")]})] == ["new"]
+
+
+def graded(rows: list[Any], severity: str) -> list[Any]:
+    return [{**r, "severity": severity if r["rules"] else None} for r in rows]
+
+
+def test_a_place_that_costs_much_more_than_findings_usually_do_is_told_by_two_runs() -> None:
+    restless = [
+        {**r, "rules": ["slow-host"] * r["run"].endswith(("-070", "-139"))}
+        for r in places({}, count=140)["host"]
+        if r["host"] != "h3" or r["date"] < day_of(9)
+    ]
+    grave = graded(one_night(2), "major")
+    (one,) = offending({"host": [*graded(restless, "minor"), *grave]})
+    assert (one.name, one.is_grave, one.bad_count) == ("h3", True, 2)
+    assert "others as gravely" in summary.offender_sentence(one)
+    assert not offending({"host": [*graded(restless, "minor"), *graded(one_night(2), "minor")]})
+    assert not offending({"host": [*graded(restless, "minor"), *graded(one_night(1), "major")]})
+    assert not offending({"host": [*graded(restless, "major"), *grave]})  # as the others'
+    assert not offending({"host": [*restless, *one_night(2)]})  # rows of before: nothing is known
+
+
+def watched(rows: dict[str, list[Any]], day: int = 10) -> Watch:
+    return watch(rows, {}, Limits(), day_of(day), offending(rows, day))
+
+
+def test_a_first_bad_run_is_watched_with_what_would_confirm_it() -> None:
+    rows = {"host": [*graded(once_each(), "minor"), *graded(one_night(1), "major")]}
+    found = watched(rows)
+    own = next(w for w in found.places if w.name == "h3")
+    assert (own.severity, own.bad_count, own.rules) == ("major", 1, ("slow-host",))
+    tomorrow = graded(one_night(own.more_count, day=11), "major")
+    assert [o.name for o in offending({"host": [*rows["host"], *tomorrow]}, 11)] == ["h3"]
+    if own.more_count > 1:
+        fewer = graded(one_night(own.more_count - 1, day=11), "major")
+        assert not offending({"host": [*rows["host"], *fewer]}, 11)
+    assert 0 < found.expected_count < 30
+
+
+def test_who_is_an_offender_or_was_clean_on_the_date_is_not_watched() -> None:
+    rows = {"host": [*once_each(), *one_night(3)]}
+    assert [o.name for o in offending(rows)] == ["h3"]
+    assert "h3" not in {w.name for w in watched(rows).places}
+    assert watched({"host": [*once_each(), *one_night(1)]}, 11).places == ()
+    restless = places({f"h{i}": 6 for i in range(30)})
+    assert watched(restless).places == ()  # as the others are: nothing to wait for
+
+
+def test_of_a_host_and_its_gpu_with_the_same_bad_run_the_gpu_is_watched() -> None:
+    hosts = [*once_each(), *one_night(1)]
+    gpus = [{**r, "gpu": f"GPU-{r['host']}"} for r in hosts]
+    found = {(w.kind, w.name) for w in watched({"host": hosts, "gpu": gpus}).places}
+    assert ("gpu", "GPU-h3") in found
+    assert ("host", "h3") not in found
+
+
+def test_what_a_night_watches_is_told_apart_from_offenders(nights: dict[int, Night]) -> None:
+    shown = next(one for one in nights.values() if one.watch.places)
+    text = summary.to_text(shown, Path("lake"))
+    line = next(line for line in text.splitlines() if line.startswith("WATCH"))
+    assert "not yet a repeat offender" in line
+    assert "By chance a date like this has" in text
+    assert json.loads(summary.to_json(shown))["watch"]["places"]
+    assert "- watch: " in summary.to_markdown(shown)
 
 
 def test_runs_of_one_job_on_one_night_count_once() -> None:

@@ -457,6 +457,7 @@ def test_what_is_no_card_of_a_run_is_named(bucket: Path, job: Path) -> None:
         "abfs://c:planted@account.dfs.core.windows.net/lake",
         "s3://",
         "s3://bucket/../other",
+        "s3://bucket/two//lakes",
     ],
 )
 def test_a_uri_holds_no_credentials_and_leads_nowhere_else(uri: str) -> None:

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 from fleet_nights import FIRST, Fleet, FleetLake, day_of, dies
 from soaks import soak
+from tracekit.cli import fleet as fleet_cli
 from tracekit.cli import main
 from tracekit.errors import InputError, RunWriteError, StoreError
 from tracekit.fleet import lake as lake_module
@@ -30,7 +31,7 @@ from tracekit.fleet import store as fleet_store
 from tracekit.fleet.lake import Entry, make_lake
 from tracekit.fleet.rollup import rolled_up
 from tracekit.fleet.store import FleetStore
-from tracekit.fleet.tables import TABLES
+from tracekit.fleet.tables import SCHEMA_VERSION, TABLES
 from traces import BASE_NS, write_job
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,6 +230,101 @@ def test_a_full_disk_is_named_and_what_was_written_before_is_whole(
     assert {r["date"] for r in FleetStore(lake.fleet).rows("job")} == {day_of(1)}
     assert tables(tmp_path) == before
     assert len(rolled(lake).done) == 6
+
+
+def test_a_disk_without_room_for_a_night_is_named_before_a_table_is_begun(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    rolled(lake, 1)
+    before = tables(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
+    with pytest.raises(StoreError, match=r"No space left on device: .* MB may be needed, 0.1 MB"):
+        rolled(lake, 2)
+    assert tables(tmp_path) == before
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10**9))
+    assert len(rolled(lake).done) == 6
+
+
+def test_tables_of_a_newer_tracekit_are_left_alone(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    rolled(lake, 1)
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="a newer tracekit wrote these tables"):
+        rolled(lake, 2)
+    monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 2)
+    assert len(rolled(lake).done) == 12  # older rows are made again
+
+
+def test_an_interrupt_that_a_library_made_an_error_of_fails_no_run(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    lake = FleetLake(tmp_path, fleet, 1)
+    pressed: list[str] = []
+
+    def asked(entry: Entry) -> dict[str, list[Any]]:
+        pressed.append(entry.name)
+        raise RuntimeError("interrupted")
+
+    with pytest.raises(KeyboardInterrupt):
+        rolled_up(lake, diagnose=asked, is_interrupted=lambda: bool(pressed))
+    assert len(pressed) == 1
+    assert {r["state"] for r in FleetStore(lake.fleet).ledger().values()} == {"begun"}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_lets_go_of_the_lock(workers: int, tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake")
+    write_job(tmp_path / "job", steps_count=2)
+    lake.add([tmp_path / "job"], name="job", workers=1)
+    script = tmp_path / "script.py"  # workers import it
+    script.write_text(SLEEPY)
+    process = subprocess.Popen(
+        [sys.executable, script, str(lake.root), str(workers)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    held = lake.root / "rollup.lock"
+    end = time.monotonic() + 60
+    while not (lake.root / "asleep").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert held.exists()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (143, "terminated\n")
+    assert not held.exists()
+
+
+SLEEPY = """
+import sys, time
+from pathlib import Path
+from tracekit.fleet import rollup
+from tracekit.cli import fleet as fleet_cli
+from tracekit.cli import main
+
+def asleep(entry, **_):
+    (entry.path.parents[1] / "asleep").touch()
+    time.sleep(600)
+
+rollup.diagnosed = asleep
+if __name__ == "__main__":
+    main(["-v", "rollup", sys.argv[1], "--workers", sys.argv[2]])
+"""
+
+
+def test_a_data_file_that_is_cut_is_named(fleet: Fleet, tmp_path: Path) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    rolled(lake, 1)
+    for part in (tmp_path / "fleet" / "job").rglob("*.parquet"):
+        part.write_bytes(part.read_bytes()[:200])
+    with pytest.raises(StoreError, match="job: cannot be read") as failed:
+        FleetStore(lake.fleet).rows("job")
+    assert "pruned" in (failed.value.hint or "")
 
 
 def test_dry_run_says_and_writes_nothing(fleet: Fleet, tmp_path: Path) -> None:
@@ -527,12 +623,30 @@ def test_a_price_that_is_none_is_refused(
 
 
 def test_a_notification_that_fails_is_said_and_the_night_stands(
-    real: Path, capsys: pytest.CaptureFixture[str]
+    real: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, err = call(capsys, "rollup", real, "--workers", 1, "--notify-command", "false")
     assert code == 0
     assert out.startswith("Night of ")
     assert "false ended with 1" in err
+    words = ("rollup", real, "--workers", 1, "--notify-command")
+    code, out, err = call(capsys, *words, "/no/such/program --token=hidden")
+    assert (code, out.startswith("Night of ")) == (0, True)
+    assert "--notify-command: /no/such/program: No such file or directory" in err
+    assert "hidden" not in err
+    monkeypatch.setattr(fleet_cli, "NOTIFY_S", 0.2)
+    assert "sleep: not done within 0.2 s" in call(capsys, *words, "sleep 60")[2]
+
+
+def test_strict_ends_with_2_where_nobody_was_notified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job(tmp_path / "job", steps_count=2)
+    lake = make_lake(tmp_path / "lake")
+    lake.add([tmp_path / "job"], name="job", workers=1)
+    words = ("rollup", lake.root, "--workers", 1, "--strict", "--notify-command")
+    assert call(capsys, *words, "true")[0] == 0
+    assert call(capsys, *words, "false")[0] == 2
 
 
 def test_kill_9_leaves_nothing_that_counts(fleet: Fleet, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def _read(path: Path, threads_count: int) -> nccl_logs.KeptSink:
 def test_threads_read_what_one_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(lines.read_lines, "__defaults__", (size,))
+    monkeypatch.setattr(lines.read_texts, "__defaults__", (size,))
     path = tmp_path / "train.log"
     path.write_bytes(_job().encode("latin-1"))
     one = _read(path, 1)

@@ -26,11 +26,19 @@ def events(text: str | bytes) -> list[dict[str, Any]]:
     return [{"code": r["code"], **dict(f.split("=", 1) for f in r["fields"])} for r in rows]
 
 
-@pytest.mark.parametrize("path", sorted(LOGS.glob("torchrun-*.log")), ids=lambda p: p.stem)
+RECORDED = [
+    path for kind in ("torchrun", "waiting", "differing") for path in sorted(LOGS.glob(f"{kind}-*"))
+]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda p: p.stem)
 def test_a_real_log_keeps_types_and_places_and_no_text(path: Path) -> None:
     sink = nccl_logs.read_file(path)
     rows = sink.tables["log_event"]
-    assert {r["code"] for r in rows} <= {"python-exception", "worker-exit", "worker-failed"}
+    codes = {"python-exception", "worker-exit", "worker-failed", "job-state"}
+    if not path.stem.startswith("torchrun"):
+        codes |= {"barrier-missed", "barrier-reached", "calls-differ"}
+    assert {r["code"] for r in rows} <= codes
     assert SECRET not in sink.everything
     assert not sink.counts.get("torn_traceback")
 
@@ -51,6 +59,61 @@ def test_torchrun_s_summary_and_each_rank_s_traceback_are_read() -> None:
         ["rank=2", "local_rank=2", "exit_code=1", "pid=15532", "is_root=1"],
     ]  # fmt: skip
     assert {r["time_ns"] for r in rows} == {None, 1_795_403_144 * 10**9}
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("torchrun-loader-raised", ["rank=2", "type=OSError", "says=disk_full", "file=w.py",
+                                    "line=10", "function=__getitem__"]),
+        ("torchrun-loader-killed", ["rank=2", "type=RuntimeError", "says=loader_killed",
+                                    "file=w.py", "line=14", "function=<module>"]),
+        ("torchrun-told-to-end", ["why=terminated"]),
+        ("multiprocessing-spawn", ["local_rank=1", "type=ValueError", "file=spawn.py", "line=4",
+                                   "function=f"]),
+    ],
+)  # fmt: skip
+def test_real_endings_of_loaders_launchers_and_spawned_processes(
+    name: str, first: list[str]
+) -> None:
+    """Of what a loader's worker raised its own place; of a launcher that was told to end, that."""
+    rows = nccl_logs.read_file(LOGS / f"{name}.log").tables["log_event"]
+    assert rows[0]["fields"][1:] == first
+    raised = [r for r in rows if "rank=2" in r["fields"] and r["code"] == "python-exception"]
+    assert len(raised) <= 1  # not once more as what the loader passes on
+
+
+def test_what_another_rank_says_between_is_not_the_workers() -> None:
+    text = (
+        "[rank2]: Traceback (most recent call last):\n[rank2]: OSError: Caught OSError in "
+        "DataLoader worker process 0.\n[rank1]: Traceback (most recent call last):\n"
+        "[rank1]: RuntimeError: Connection closed by peer\n"
+        "[rank2]: Original Traceback (most recent call last):\n"
+        '[rank2]:   File "/a/data.py", line 7, in read\n[rank2]: KeyError: 3\n'
+    )
+    assert [(e["rank"], e["type"]) for e in events(text)] == [
+        ("2", "KeyError"), ("1", "RuntimeError"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("says", "ends"),
+    [("signal SIGKILL", {"signal": "SIGKILL"}), ("exit code 3", {"exit_code": "3"})],
+)
+def test_a_spawned_process_that_ended_is_told_by_its_number(
+    says: str, ends: dict[str, str]
+) -> None:
+    kind = "torch.multiprocessing.spawn.ProcessExitedException"
+    text = f"Traceback (most recent call last):\n{kind}: process 1 terminated with {says}\n"
+    (event,) = events(text)
+    assert (event["code"], event["local_rank"]) == ("worker-exit", "1")
+    assert ends.items() <= event.items()
+
+
+def test_a_pod_before_the_line_is_the_host_of_what_failed() -> None:
+    text = "[pod/job-worker-1/pytorch] Traceback (most recent call last):\n"
+    (event,) = events(f"{text}[pod/job-worker-1/pytorch] ValueError: x\n")
+    assert (event["host"], event["type"]) == ("job-worker-1", "ValueError")
 
 
 def test_launches_of_one_file_are_told_apart() -> None:
@@ -231,3 +294,24 @@ def test_a_traceback_without_its_end_is_counted_and_a_long_one_ends() -> None:
     assert cut.counts["torn_traceback"] == 1
     endless = "Traceback (most recent call last):\n" + "  more\n" * 5000
     assert nccl_logs.read(endless).counts["torn_traceback"] == 1
+
+
+def test_a_loader_that_lacks_shared_memory_says_so() -> None:
+    head = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "a.py", line 3, in f\n'
+    bus = "[rank1]: RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is "
+    (event,) = events(head + bus + "possible that dataloader's workers are out of shared memory.\n")
+    assert event["says"] == "shared_memory"
+
+
+def test_a_group_of_exceptions_is_one() -> None:
+    text = """\
+[rank2]:   + Exception Group Traceback (most recent call last):
+[rank2]:   |   File "/job/train.py", line 31, in main
+[rank2]:   |     raise ExceptionGroup("many", [ValueError("a")])
+[rank2]:   | ExceptionGroup: many (1 sub-exception)
+[rank2]:   +-+---------------- 1 ----------------
+[rank2]:     | ValueError: a
+[rank2]:     +------------------------------------
+"""
+    (event,) = events(text)
+    assert (event["rank"], event["type"], event["line"]) == ("2", "ExceptionGroup", "31")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gzip
 import io
 import json
@@ -21,7 +20,6 @@ import pytest
 import zstandard
 from memory_sink import MemorySink, source_of
 
-from soaks import soak
 from tracekit.errors import InputError
 from tracekit.ingest import (
     INGESTORS,
@@ -298,64 +296,6 @@ def test_compression_is_told_by_the_bytes() -> None:
     for data in (trace(1), gzip.compress(trace(1)), zstandard.compress(trace(1))):
         for name in ("a.json", "a.json.gz", "a.zst"):
             assert ranks([source_of(data, name)]) == [1]
-
-
-@functools.cache
-def two_members(count: int) -> tuple[bytes, bytes]:
-    """So many numbers as text in two members: of gzip, and of zstandard."""
-    raw = b"".join(b"%d " % (i * i) for i in range(count))
-    return (
-        gzip.compress(raw[:100_000], 1) + gzip.compress(raw[100_000:], 1),
-        zstandard.compress(raw[:100_000]) + zstandard.compress(raw[100_000:]),
-    )
-
-
-@pytest.mark.parametrize("damage", ["none", "zeros", "garbage", "flipped"])
-@pytest.mark.parametrize("cut", soak([0, 1, 9, 5_000, 300_000], fast=[0, 9, 300_000]))
-@pytest.mark.parametrize("size", soak([700, 1 << 20, 5 << 20], fast=[700, 1 << 20]))
-def test_a_thread_beside_others_reads_the_same_bytes_and_the_same_problem(
-    tmp_path: Path, cut: int, size: int, damage: str
-) -> None:
-    for packed in two_members(400_000 if size > 700 else 20_000):
-        stored = bytearray(packed[: max(0, len(packed) - cut)])
-        if damage == "zeros":
-            stored += bytes(100)
-        elif damage == "garbage":
-            stored += b"no member"
-        elif damage == "flipped" and stored:
-            stored[len(stored) // 2] ^= 0x10
-        (tmp_path / "a").write_bytes(stored)
-        with streams.open_file(str(tmp_path / "a")) as plain:
-            expected = plain.read()
-        stream = streams.open_file(str(tmp_path / "a"))
-        assert streams.beside_others(stream, 0) is stream
-        with streams.beside_others(stream, streams.NATIVE_FROM_BYTES) as beside:
-            buffer = bytearray(size)
-            got = b""
-            while count := beside.readinto(buffer):  # type: ignore[attr-defined]
-                got += buffer[:count]
-            assert streams.stream_problem(beside) == streams.stream_problem(plain)
-            assert streams.stored_bytes(beside) == streams.stored_bytes(plain)
-        # Of zstandard, what stands in the same read as the damage is lost: it depends on the size.
-        assert got == expected or (packed[:2] != b"\x1f\x8b" and expected.startswith(got[:-65536]))
-        assert stream.closed
-
-
-def test_a_bomb_is_a_bomb_for_a_thread_beside_others_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "RATIO_FREE_BYTES", 1 << 20)
-    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(8 << 20)))
-    monkeypatch.setattr(streams, "MAX_RATIO", 100)
-    with streams.beside_others(
-        streams.open_file(str(tmp_path / "a.gz")), streams.NATIVE_FROM_BYTES
-    ) as beside:
-        buffer = bytearray(1 << 20)
-        counts = []
-        while count := beside.readinto(buffer):  # type: ignore[attr-defined]
-            counts.append(count)
-        assert len(counts) < 4
-        assert streams.stream_problem(beside) == "limit"
 
 
 def test_a_file_that_grows_is_told() -> None:

@@ -71,7 +71,7 @@ def test_rows_do_not_wait_for_a_base_without_bound(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(base_time.BasedSink, "find_now", told)
     events = [x("cpu_op", f"op{i}", i, 1) for i in range(100)]
     text = trace(events, tail={"baseTimeNanoseconds": BASE})
-    sink = read(text, chunk=1 << 10)
+    sink = read(text, chunk=1 << 8)
     assert 0 < asked[0] < len(text) / 2
     assert sink.rows("host_op", "start_ns") == [BASE + 1000 * i for i in range(100)]
 

@@ -20,7 +20,7 @@ from native_stand_in import StandIn
 from soaks import examples
 from tracekit import native
 from tracekit.ingest import files
-from tracekit.ingest.kineto import frequent, trace
+from tracekit.ingest.kineto import frequent, stream, trace
 from tracekit.ingest.kineto.times import TIME_LIMIT_NS
 from tracekit.ingest.traces.columns import texts
 
@@ -137,6 +137,55 @@ def test_a_file_of_which_little_can_be_taken_is_left_to_python(
     same(file_of(events), chunk_bytes=10_000)
     assert len(taken) < 20
     assert not any(taken)
+
+
+@pytest.fixture
+def long_taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether several chunks that the native reader was asked for at once were taken."""
+    answers: list[bool] = []
+    asked = trace.TraceReader._take_long
+
+    def told(self: trace.TraceReader, *given: Any) -> bool:
+        answers.append(asked(self, *given))
+        return answers[-1]
+
+    monkeypatch.setattr(trace.TraceReader, "_take_long", told)
+    return answers
+
+
+def test_several_chunks_are_read_at_once(
+    library: Any, taken: list[bool], long_taken: list[bool]
+) -> None:
+    source = file_of([{**PLAIN, "ts": i + 1} for i in range(600)])
+    sink = same(source, chunk_bytes=2000)
+    assert len(sink.rows("host_op")) == 600
+    assert all(taken) and all(long_taken)
+    assert len(long_taken) == source.file_bytes // 2000 // stream.LONG_CHUNKS
+    assert len(taken) - len(long_taken) <= stream.LONG_CHUNKS
+
+
+def test_long_batches_that_python_may_cut_elsewhere_are_not_offered_for_ever(
+    library: Any, long_taken: list[bool]
+) -> None:
+    nested: dict[str, Any] = {"other": [{}] * (stream.CANDIDATES + 1)}
+    source = file_of([{**PLAIN, "ts": i + 1, "args": nested} for i in range(900)])
+    sink = same(source, chunk_bytes=2000)
+    assert len(sink.rows("host_op")) == 900
+    assert not any(long_taken)
+    # One that would end within an event is not even asked for.
+    assert 1 <= len(long_taken) <= stream.LONG_REFUSALS
+    assert source.file_bytes // 2000 // stream.LONG_CHUNKS > stream.LONG_REFUSALS
+
+
+def test_a_chunk_in_which_no_event_begins_is_read_alone(
+    library: Any, long_taken: list[bool]
+) -> None:
+    events = [{**PLAIN, "ts": i + 1} for i in range(600)]
+    events[300] = {**events[300], "args": {"other": "x" * 4000}}
+    sink = same(file_of(events), chunk_bytes=2000)
+    assert len(sink.rows("host_op")) == 600
+    assert long_taken.count(False) == 1
+    assert long_taken.count(True) > 5
 
 
 def test_text_that_is_no_json_is_left_to_python(library: Any, taken: list[bool]) -> None:

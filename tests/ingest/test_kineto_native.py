@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_sink import source_of
 
@@ -58,7 +58,9 @@ MANY = st.integers(0, 2**32 - 1)
 
 
 @settings(max_examples=examples(40, 600))
-@given(MANY, st.sampled_from([0.0, 0.01, 0.1, 0.4]), st.sampled_from([300, 4000, 1 << 18]))
+@given(MANY, st.sampled_from([0.0, 0.01, 0.1, 0.4]), st.sampled_from([300, 1000, 4000, 1 << 18]))
+@example(1, 0.4, 300)  # which of several places is told first
+@example(12384135, 0.1, 300)  # how often a time was no double decides how the next is read
 def test_made_files_give_equal_rows(seed: int, oddness: float, chunk: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - no secret
     base_ns = rng.choice([None, 0, 1735632360000000000, 2**61, -(2**61), 2**62])
@@ -67,7 +69,7 @@ def test_made_files_give_equal_rows(seed: int, oddness: float, chunk: int) -> No
 
 
 @settings(max_examples=examples(40, 600))
-@given(MANY, st.sampled_from([0.0, 0.02]), st.sampled_from([300, 4000, 1 << 18]))
+@given(MANY, st.sampled_from([0.0, 0.02]), st.sampled_from([300, 1000, 4000, 1 << 18]))
 def test_damaged_files_give_equal_rows(seed: int, oddness: float, chunk: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - no secret
     data = damaged(rng, made_file(rng, rng.randrange(1, 60), oddness, None))

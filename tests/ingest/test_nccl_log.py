@@ -402,10 +402,10 @@ def test_a_log_that_says_nothing_of_nccl_is_unrecognised() -> None:
 def test_a_binary_file_is_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "nccl.log"
     path.write_bytes(os.urandom(1 << 20) * 64)
-    began = time.perf_counter()
+    began = time.process_time()  # of this process alone: others may keep the machine busy
     (source,) = files.expand([path])
     assert recognise(source).ingestor is None
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_an_endless_line_is_cut_and_ends_nothing() -> None:

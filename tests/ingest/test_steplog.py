@@ -697,6 +697,70 @@ def test_bars_of_real_programs_are_read_to_their_last_step(
     assert {r["total_steps_count"] for r in rows} == {last}
 
 
+@pytest.mark.parametrize(
+    "name", ["Map (num_proc=8)", "Loading checkpoint shards", "Writing model shards", "Evaluating",
+             "Generating train split", "Validation DataLoader 0", "Sanity Checking DataLoader 0"]
+)  # fmt: skip
+def test_bars_of_something_else_than_training_are_no_steps(tmp_path: Path, name: str) -> None:
+    text = "".join(
+        f"\r{name}: {n:3d}%|## | {n}/100 [00:{n % 60:02d}<00:10, 1.00it/s]" for n in range(100)
+    )
+    other = "\n".join(
+        ("begin", text, *(f"  {n}%|# | {n}/50 [00:0{n}<00:10, 1.00it/s]" for n in range(1, 6)))
+    )
+    assert {r["total_steps_count"] for r in steps_of(tmp_path, other.encode())} == {50}
+
+
+@pytest.mark.parametrize("pace", ["7.65ba/s", "1.20s/ba", "3.1batch/s", "2.0s/step", "9.9steps/s"])
+def test_bars_count_batches_and_steps_too(tmp_path: Path, pace: str) -> None:
+    text = "".join(
+        f"\rtrain          Epoch   2:   5%|#     | {n}/40 [00:0{n}<00:07, {pace}, loss=2.4]    "
+        for n in range(1, 4)
+    )
+    rows = steps_of(tmp_path, f"{text}\n".encode())
+    assert [(r["epoch"], r["step"], r["elapsed_ns"]) for r in rows] == [
+        (2, n, n * 10**9) for n in range(1, 4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "elapsed_s"),
+    [
+        ("I1124 19:30:05.500000 140463864982400 own.py:13] ", 28_409_405.5),
+        ("11/24 19:30:05 - mmengine - INFO - ", 28_409_405),
+        ("[19:30:05] INFO     ", 70_205),
+        ("19:30:05,250 | ", 70_205.25),
+        ("[rank0]: 19:30:05 ", 70_205),
+        ("took 19:30:05 of ", None),
+        ("I1124 29:30:05.5 1 own.py:13] ", None),
+        ("I1332 19:30:05.5 1 own.py:13] ", None),
+    ],
+)
+def test_a_clock_without_a_year_tells_how_long_steps_took(
+    tmp_path: Path, head: str, elapsed_s: float | None
+) -> None:
+    """19:30:05 on the 24th of November: 329 days since a leap year began."""
+    (row,) = steps_of(tmp_path, f"{head}step 1 loss 3.0\n".encode())
+    assert row["time_ns"] is None
+    assert row["elapsed_ns"] == (None if elapsed_s is None else round(elapsed_s * 1e9))
+
+
+def pod_lines(pod: str, *steps: int) -> str:
+    return "".join(
+        f"[pod/{pod}/pytorch] 2024-05-01 10:00:{n:02d} INFO step {n} loss 2.{n}\n" for n in steps
+    )
+
+
+def test_of_pods_that_print_one_after_the_other_the_steps_are_once(tmp_path: Path) -> None:
+    """kubectl logs --prefix -l prints pod after pod; a pod that is made anew goes on."""
+    text = (
+        pod_lines("job-0-2bcdf", *range(1, 20)) + pod_lines("job-1-4mnpq", *range(1, 20))
+        + pod_lines("job-0-xz789", *range(20, 30))
+    )  # fmt: skip
+    rows = steps_of(tmp_path, text.encode())
+    assert [r["step"] for r in rows] == list(range(1, 30))
+
+
 def drawing(step: int, total: int = 90) -> str:
     return f"\r {step}%|█| {step}/{total} [00:{step % 60:02d}<01:00,  1.00it/s]"
 
@@ -777,7 +841,7 @@ COMPOSER = "".join(
 def test_metrics_below_a_step_are_its_own_wherever_a_block_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(lines.read_lines, "__defaults__", (size,))
+    monkeypatch.setattr(lines.read_texts, "__defaults__", (size,))
     text = f"\t Train loss/train/total: 99.0\n{COMPOSER}\t Eval metrics/eval/Accuracy: 0.5\n"
     rows = steps_of(tmp_path, text.encode())
     told = [(r["epoch"], r["step"], r["loss"], r["mfu_ratio"]) for r in rows]

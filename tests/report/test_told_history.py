@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import samples
 
 from tracekit import api
+from tracekit.report.history import _is_within
 
 HEALTHY = Path(__file__).parents[2] / "fixtures" / "recorded" / "ddp-healthy"
 
@@ -144,6 +146,38 @@ def test_beside_traces_the_log_says_where_in_the_job_they_lie(tmp_path: Path) ->
     assert "training log" not in "   ".join(alone.notes.data_lines)
 
 
+@pytest.mark.parametrize(("first_slow", "says"), [(100, "so the traces cannot say why"), (395, "")])
+def test_beside_traces_what_stands_out_in_the_job_is_told_and_whether_it_was_profiled(
+    tmp_path: Path, first_slow: int, says: str
+) -> None:
+    ((start_ns, end_ns),) = samples.opened(HEALTHY).sql("SELECT start_ns, end_ns FROM run").rows()
+    inside = int((end_ns - start_ns) / 1e9) + 1
+    durs = [1.0] * (900 + inside)
+    durs[first_slow : first_slow + 150 + inside] = [1.3] * (150 + inside)
+    begin = datetime.fromtimestamp(start_ns / 1e9, UTC) - timedelta(seconds=sum(durs[:400]))
+    log = log_of(tmp_path / "train.log", durs, begin, "Z")
+    told = "   ".join(api.open([HEALTHY, log]).diagnose().notes.data_lines)
+    assert f"in the job: steps {first_slow + 1:,} to " in told
+    assert "30 % longer than usual" in told
+    assert ("cannot say why" in told) == bool(says)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_within"),
+    [
+        ({"kind": "stall", "first_step": 55, "last_step": 55}, True),
+        ({"kind": "stall", "first_step": 61, "last_step": 61}, False),
+        ({"kind": "slow", "first_step": 1, "last_step": 50}, True),
+        ({"kind": "restart", "first_step": 50, "last_step": 60}, False),
+        ({"kind": "periodic", "first_step": 5, "last_step": 905, "period_count": 50}, True),
+        ({"kind": "periodic", "first_step": 45, "last_step": 945, "period_count": 50}, False),
+        ({"kind": "periodic", "first_step": 105, "last_step": 905, "period_count": 50}, False),
+    ],
+)
+def test_which_episodes_have_profiled_steps(row: dict[str, Any], is_within: bool) -> None:
+    assert _is_within({"first_step": 50, "last_step": 60}, row) == is_within
+
+
 def test_a_log_whose_steps_nobody_knows_says_how_to_name_them(tmp_path: Path) -> None:
     """Alone only: beside what was read, a file named .log is no complaint."""
     log = tmp_path / "train.log"
@@ -154,3 +188,17 @@ def test_a_log_whose_steps_nobody_knows_says_how_to_name_them(tmp_path: Path) ->
     assert hint in "   ".join(report.notes.data_lines)
     other = log_of(tmp_path / "rank0.log", [1.0] * 50, BEGIN)
     assert hint not in "   ".join(api.open([other, log]).diagnose().notes.data_lines)
+
+
+def test_metrics_without_a_bar_say_that_they_name_no_step(tmp_path: Path) -> None:
+    """As Hugging Face's Trainer prints them with disable_tqdm."""
+    log = tmp_path / "train.log"
+    log.write_text(
+        "".join(
+            f"{{'loss': {5 - n / 10}, 'grad_norm': 1.3, 'learning_rate': 4e-05, 'epoch': 1}}\n"
+            for n in range(30)
+        )
+    )
+    told = "   ".join(api.open(log).diagnose().notes.data_lines)
+    assert "its dictionaries of metrics name neither a step nor a time" in told
+    assert "step_pattern" not in told

@@ -108,6 +108,27 @@ def test_unequal_waiting_without_a_finding_is_unexplained(make_job: MakeJob) -> 
     assert "it computes for 40.0 ms longer" in found.verdict.sentence
 
 
+@pytest.mark.parametrize(("error_ms", "is_said"), [(41, True), (40, False), (None, False)])
+def test_clocks_that_may_be_as_far_apart_as_a_rank_is_late_are_the_reason(
+    make_job: MakeJob, error_ms: int | None, is_said: bool
+) -> None:
+    job = make_job()
+    for step in job.steps:
+        for rank in range(4):
+            job.add(rank, step, "compute" if rank == 2 else "exposed_comm", 40)
+    error_ns = None if error_ms is None else error_ms * 1_000_000
+    row = {"op": "all_reduce", "message_bytes": 8, "group_id": "g", "calls_count": 1}
+    times = {"exit_p10_ns": 0.0, "exit_p50_ns": 0.0, "group_transfer_p50_ns": 1.0}
+    job.rows["exit_lateness"] = [
+        row | times | {"rank": rank, "error_ns": error_ns if rank == 2 else 90_000_000}
+        for rank in (2, 3)
+    ]
+    verdict = report(job).verdict
+    assert verdict.kind == "unexplained"
+    assert ("their clocks may be 41.0 ms apart" in verdict.sentence) == is_said
+    assert ("No rule here found the reason" in verdict.sentence) != is_said
+
+
 def test_who_seems_to_wait_less_may_have_lost_it_with_its_file(make_job: MakeJob) -> None:
     job = make_job(comm_ms=40)
     for step in job.steps:
@@ -623,3 +644,38 @@ def test_a_port_at_fault_may_cost_nothing_or_be_something_else_s_symptom(
 def _note_of(make_job: MakeJob, rule: str) -> Finding:
     (found,) = report(make_job().stall("gc_pause", [1], range(1, 11), 3)).findings
     return replace(found, rule=rule, severity=Severity.NOTE, impact=Impact())
+
+
+@pytest.mark.parametrize(
+    ("low_s", "ranks", "severity", "is_explained"),
+    [
+        (0.0, (1,), Severity.MAJOR, True),
+        (0.02, (1,), Severity.MAJOR, True),  # as much as the cause costs
+        (0.021, (1,), Severity.MAJOR, False),
+        (0.0, (1, 2), Severity.MAJOR, False),
+        (0.0, (1,), Severity.MINOR, False),
+        (None, (1,), Severity.MAJOR, False),
+    ],
+)
+def test_lateness_that_is_a_bound_is_of_the_grave_cause_on_the_same_ranks(
+    make_job: MakeJob,
+    low_s: float | None,
+    ranks: tuple[int, ...],
+    severity: Severity,
+    is_explained: bool,
+) -> None:
+    """Neighbours before and behind a stage wait 90 ms for what costs the step 20."""
+    facts = make_job(comm_ms=30).stall("gc_pause", [1], range(1, 11), 20).facts()
+    (priced,) = (f for f in build_report(facts).findings if f.rule == "gc-pause")
+    cost = replace(priced.impact, s_per_step=0.02)
+    scope = replace(priced.scope, ranks=ranks)
+    stage = replace(
+        priced, rule="stage-imbalance", id="stage-imbalance/1", severity=severity,
+        scope=scope, impact=cost,
+    )  # fmt: skip
+    waited = replace(cost, s_per_step=0.09, low_s_per_step=low_s)
+    late = replace(
+        priced, rule="late-rank", id="late-rank/1", severity=Severity.MINOR, impact=waited
+    )
+    _, symptom = link_symptoms([stage, late], facts)
+    assert bool(symptom.explained_by) == is_explained

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,53 @@ def test_ranks_that_only_say_that_something_timed_out_name_nobody(build: Build) 
     )
     assert finding.severity is Severity.CRITICAL
     assert finding.scope.ranks == finding.candidates.ranks == ()
+
+
+def late(rank: int, work: int, group: str = "0 (default_pg)") -> str:
+    """The line behind a timeout, as PyTorch 2.4 and 2.5 have it; here the timeout's own is lost."""
+    return (
+        f"[rank{rank}]:[E909 09:55:46.99 ProcessGroupNCCL.cpp:1709] [PG {group} Rank {rank}] "
+        f"Timeout at NCCL work: {work}, last enqueued NCCL work: {work + 12}, last completed NCCL "
+        f"work: {work - 1}."
+    )
+
+
+def test_the_line_behind_a_timeout_is_one_where_the_timeouts_own_is_lost(build: Build) -> None:
+    (finding,) = findings("collective-hang", build(text(late(3, 2070))))
+    assert finding.summary.startswith("Rank 3 waits in the collective number 2070")
+    assert "0(default_pg)" in finding.summary
+    # Beside the timeout's own line it adds no rank and no second call.
+    (both,) = findings("collective-hang", build(text(timeout(0), timeout(2), late(2, 9))))
+    (own,) = findings("collective-hang", build(text(timeout(0), timeout(2))))
+    assert both.evidence[0].value == own.evidence[0].value == 2
+    # The exception's words are an error's as well, and name no timeout.
+    error = late(3, 9).replace("Timeout at NCCL work", "detected by watchdog at work")
+    assert findings("collective-hang", build(text(error))) == ()
+
+
+def stuck(
+    rank: int, words: str = "watchdog got stuck for 480 seconds without making progress"
+) -> str:
+    return (
+        f"[rank{rank}]:[E626 05:14:36.39 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg)"
+        f" Rank {rank}] ProcessGroupNCCL's {words} in monitoring enqueued collectives."
+    )
+
+
+def test_watchdogs_that_stand_still_tell_of_a_hang_and_name_nobody(build: Build) -> None:
+    (finding,) = findings("collective-hang", build(text(stuck(5), stuck(7))))
+    assert finding.summary == (
+        "Ranks 5,7 ended because their NCCL watchdog stood still for 480 s: a call of CUDA or NCCL "
+        "did not return, or a thread held the interpreter. These lines do not tell which rank the "
+        "others wait for."
+    )
+    assert finding.severity is Severity.CRITICAL
+    assert finding.scope.ranks == finding.candidates.ranks == ()
+    (finding,) = findings("collective-hang", build(text(stuck(5, "Heartbeat monitor timed out!"))))
+    assert finding.summary.startswith("Rank 5 ended because its NCCL watchdog stood still: a call")
+    # Where a collective is known to have timed out, that is said.
+    (finding,) = findings("collective-hang", build(text(timeout(2), stuck(5))))
+    assert finding.summary.startswith("Rank 2 waits in")
 
 
 def test_a_rank_that_wrote_nothing_is_a_candidate_not_a_culprit(build: Build) -> None:
@@ -330,3 +378,63 @@ def test_a_job_that_ended_and_traces_that_tell_are_left_to_others(
     job.rows["last_calls"] = [last_call(r, 9, 60) for r in range(4)]
     job.rows["standing"] = [stood(r, **special) for r in range(4)]
     assert HANG.run(job.facts()) == RuleOutcome()
+
+
+# ---------------------------------------------------------------- monitored barriers
+
+
+LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+
+
+def recorded(name: str) -> str:
+    return (LOGS / f"{name}.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "waited"),
+    [("waiting-barrier", (2,), "4.00 s"), ("waiting-barriers", (2, 3), "4.00 s"),
+     ("waiting-detail", (2,), "8.00 s")],
+)  # fmt: skip
+def test_who_did_not_come_to_a_monitored_barrier_is_named(
+    name: str, ranks: tuple[int, ...], waited: str, build: Build
+) -> None:
+    """Real logs of PyTorch 2.13; the last with TORCH_DISTRIBUTED_DEBUG=DETAIL and an all-reduce."""
+    (finding,) = findings("collective-hang", build(recorded(name)))
+    assert finding.scope.ranks == ranks
+    assert f"did not come to a monitored barrier within {waited}" in finding.summary
+    assert finding.severity is Severity.CRITICAL
+
+
+def missed(who: str = "[rank0]: ") -> str:
+    return f"{who}RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 4000 ms"
+
+
+def reached(world: int, rank: int) -> str:
+    return f"[rank{world}]: RuntimeError: Rank {rank} successfully reached monitoredBarrier, but"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [missed()],  # rank 0 is the first of many groups
+        [missed("")],  # as old releases say it
+        [missed("[rank4]: ")],
+        [missed(), reached(5, 1)],
+    ],
+)
+def test_ranks_of_a_group_that_nothing_shows_to_be_the_jobs_are_not_named(
+    lines: list[str], build: Build
+) -> None:
+    (finding,) = findings("collective-hang", build(text(lines)))
+    assert finding.summary.startswith("Ranks 2-3 did not come")
+    assert "its ranks count within a group" in finding.confidence.basis
+    assert finding.scope.ranks == finding.candidates.ranks == ()
+
+
+def test_a_barrier_that_all_reached_or_nobody_missed_is_no_hang(build: Build) -> None:
+    assert findings("collective-hang", build(text(reached(1, 1)))) == ()
+    (finding,) = findings("collective-hang", build(text(missed(), reached(1, 1))))
+    assert finding.scope.ranks == (2, 3)
+    # Who waits in a collective of the watchdog's says less than the barrier.
+    (finding,) = findings("collective-hang", build(text(timeout(1), missed(), reached(1, 1))))
+    assert "monitored barrier" in finding.summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +86,45 @@ def test_by_order_most_calls_must_agree(make_job: MakeJob) -> None:
     assert len(MISMATCH.run(job.facts()).findings) == 1
     job.rows["match_coverage"][1]["calls_count"] = 14
     assert MISMATCH.run(job.facts()) == RuleOutcome()
+
+
+LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+
+
+@pytest.mark.parametrize(
+    ("name", "differs"),
+    [("differing-calls", "operations differ (all_reduce, broadcast)"),
+     ("differing-sizes", "sizes differ")],
+)  # fmt: skip
+def test_pytorchs_own_comparison_of_calls_names_who_does_otherwise(
+    name: str, differs: str, build: Build
+) -> None:
+    """Real logs of PyTorch 2.13 with TORCH_DISTRIBUTED_DEBUG=DETAIL: all members raise."""
+    facts = build((LOGS / f"{name}.log").read_text(encoding="utf-8"))
+    (finding,) = findings("collective-mismatch", facts)
+    assert finding.scope.ranks == (2,)
+    assert f"are at call 4 and their {differs}" in finding.summary
+    assert finding.severity is Severity.CRITICAL
+    assert not findings("collective-hang", facts)
+
+
+def compared(world: int, rank: int, shape: int, other: int, other_shape: int) -> str:
+    call = "CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[{}], Tensor)"
+    return (
+        f"[rank{world}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} "
+        f"is running collective: {call.format(shape)}, but Rank {other} is running collective: "
+        f"{call.format(other_shape)}."
+    )
+
+
+def test_of_two_members_that_differ_neither_is_the_odd_one(build: Build) -> None:
+    (finding,) = findings("collective-mismatch", build(text(compared(1, 1, 10, 0, 11))))
+    assert finding.scope.ranks == (0, 1)
+    # Ranks of a group that are not the job's are told, and none of the job's is named.
+    (finding,) = findings("collective-mismatch", build(text(compared(5, 1, 10, 0, 11))))
+    assert finding.scope.ranks == ()
+    assert "Ranks 0-1 are at call 7" in finding.summary
+    # What does not differ after all, and a call that breaks off, tell nothing.
+    assert not findings("collective-mismatch", build(text(compared(1, 1, 10, 0, 10))))
+    cut = compared(1, 1, 10, 0, 11).partition(", but")[0]
+    assert not findings("collective-mismatch", build(text(cut)))

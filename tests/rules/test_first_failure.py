@@ -58,8 +58,12 @@ def test_the_rank_that_raised_is_named_and_those_that_followed_are_not() -> None
         (failed(1), "it died, and how is not said", "model"),
         (failed(1, exception="torch.OutOfMemoryError", says="gpu_memory", file="a.py", line=3),
          "torch.OutOfMemoryError in a.py, line 3; GPU memory ran out", "model"),
+        (failed(1, exception="RuntimeError", says="loader_killed"),
+         "a worker of its data loader was killed", "platform"),
         (failed(1, exception="RuntimeError", says="uncorrectable ECC error"),
          "RuntimeError; uncorrectable ECC error", "hardware"),
+        (failed(1, exception="RuntimeError", says="shared_memory"), "out of shared memory (/dev",
+         "platform"),
         (failed(1, signal="SIGSEGV"), "ended by SIGSEGV", "framework"),
         (failed(1, signal="SIGABRT", says="an illegal memory access"),
          "its GPU met an illegal memory access and PyTorch ended it (SIGABRT)", "model"),
@@ -71,6 +75,26 @@ def test_how_it_ended_is_said_and_whose_it_is(row: Row, says: str, owner: str) -
     (finding,) = found(row, ended(0))
     assert says in finding.summary
     assert finding.owner == owner
+
+
+def test_one_that_alone_did_not_wait_in_vain_is_a_candidate() -> None:
+    waited = [failed(r, "timeout", exception="RuntimeError") for r in (0, 1, 3)]
+    (finding,) = found(*waited, ended(2))
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == (2,)
+    assert finding.summary.endswith("does not say so. Rank 2 alone did not wait in vain.")
+    # As many were terminated as half of those that waited: the launcher was quick.
+    for rows in ([*waited[:2], ended(2)], [*waited, ended(2), ended(4)]):
+        (finding,) = found(*rows)
+        assert not finding.candidates.ranks
+    # Of one that no line names it cannot be said who it was.
+    (finding,) = found(*waited, failed(None, "terminated", signal="SIGTERM"))
+    assert not finding.candidates.ranks
+
+
+def test_calls_that_differ_are_raised_by_all_members_and_name_nobody() -> None:
+    (finding,) = found(*(failed(r, "mismatch", exception="RuntimeError") for r in range(4)))
+    assert finding.scope.ranks == finding.candidates.ranks == ()
 
 
 def test_those_who_all_lost_a_peer_name_nobody() -> None:
@@ -169,6 +193,21 @@ def test_what_no_scheduler_sends_still_failed_first(how: Row) -> None:
     (finding,) = found(failed(1, **how), ended(0), scheduled("cancelled"))
     assert finding.scope.ranks == (1,)
     assert "was cancelled" in finding.summary
+
+
+def test_a_launcher_that_was_told_to_end_is_said_and_blames_nobody() -> None:
+    (finding,) = found(ended(0), scheduled("terminated"))
+    assert (finding.scope.ranks, finding.severity) == ((), Severity.MINOR)
+    assert finding.summary.startswith("The job's launcher was told to end from outside")
+    (alone,) = found(scheduled("terminated"))
+    assert "scheduler's" not in alone.summary + alone.confidence.basis
+
+
+@pytest.mark.parametrize("how", [{"signal": "SIGKILL"}, {"exception": "ValueError"}])
+def test_who_failed_before_a_launcher_was_told_to_end_still_failed_first(how: Row) -> None:
+    """Slurm ends the launchers of the other hosts because of it."""
+    (finding,) = found(failed(1, **how), ended(0), scheduled("terminated"))
+    assert finding.scope.ranks == (1,)
 
 
 def test_a_failed_node_is_named_where_the_scheduler_names_it() -> None:

@@ -47,6 +47,22 @@ def test_uncorrectable_errors_count_when_they_grow(grown: float | None, fires: b
     assert healthy == RuleOutcome()
 
 
+def test_errors_since_the_driver_was_loaded_are_a_note_where_there_is_one_reading() -> None:
+    once = growth(3, "ecc_dbe_volatile", None) | {"samples_count": 1, "last_value": 4.0}
+    finding = only(run("gpu-memory-fault", gpu_growth=[once]))
+    assert finding.summary == (
+        "GPU 3 of h0: 4 uncorrectable memory errors since its driver was loaded."
+    )
+    assert finding.severity.value == "note"
+    for other in (
+        once | {"last_value": 0.0},
+        once | {"growth": 0.0, "samples_count": 2},  # before the job
+        once | {"counter": "ecc_dbe_aggregate"},  # in the board's whole life
+        once | {"counter": "ecc_sbe_volatile"},
+    ):
+        assert not run("gpu-memory-fault", gpu_growth=[other]).findings
+
+
 @pytest.mark.parametrize(
     ("flag", "severity"), [("row_remap_failure", "critical"), ("row_remap_pending", "note")]
 )

@@ -311,3 +311,66 @@ def test_a_link_that_is_hardly_slower_is_none(make_job: Any) -> None:
 def test_what_computation_hides_costs_nothing(make_job: Any) -> None:
     (found,) = rule("link-degraded").run(held_back(make_job, 25e6, comm_ms=0)).findings
     assert found.impact.s_per_step is None
+
+
+# ---------------------------------------------------------------- the fabric's map
+
+
+def cable(host: str | None = "h1", **told: Any) -> dict[str, Any]:
+    """A cable with half of the lanes that its map says are possible."""
+    return {
+        "node": host or "leaf1", "node_kind": "host" if host else "switch", "port": "mlx5_0/1",
+        "peer": "leaf2", "peer_port": "7", "ranks": None, "lanes_count": 2,
+        "possible_lanes_count": 4, "speed_bits_s": 100e9, "possible_speed_bits_s": 200e9,
+        "hosts_count": None, "source_id": 0, "place": 12,
+    } | told  # fmt: skip
+
+
+def by_map(*rows: dict[str, Any]) -> RuleOutcome:
+    return rule("link-degraded").run(Facts(rows={"reduced_cables": list(rows)}))
+
+
+def test_a_cable_that_could_be_wider_is_told_by_the_map_alone() -> None:
+    (finding,) = by_map(cable()).findings
+    assert finding.summary == (
+        "The cable from h1 mlx5_0/1 to leaf2 port 7 runs at 2 of 4 lanes, 100 of 200 Gbit/s."
+    )
+    assert finding.severity is Severity.MINOR
+    assert finding.scope.hosts == ("h1",)
+    assert finding.scope.links == ("h1:mlx5_0/1",)
+    assert "whether the job uses it is not known" in finding.confidence.basis
+    assert finding.evidence[0].rows[0].place == "line 12"
+
+
+def test_a_nic_slower_than_most_hosts_of_that_name_is_told() -> None:
+    usual: dict[str, Any] = {"possible_lanes_count": None, "hosts_count": 3}
+    (finding,) = by_map(cable(**usual)).findings
+    assert finding.summary.endswith("runs at 100 Gbit/s, where most of 4 hosts have 200.")
+    assert not by_map(cable(**usual | {"hosts_count": 2})).findings  # nobody says what is usual
+    assert by_map(cable(**usual | {"speed_bits_s": 160e9})).findings
+    assert not by_map(cable(**usual | {"speed_bits_s": 161e9})).findings
+
+
+def test_cables_of_a_host_are_one_finding_and_those_of_switches_another() -> None:
+    ports = [cable(port=f"mlx5_{i}/1") for i in range(5)]
+    host, switches = by_map(*ports, cable(None), cable(None, port="9")).findings
+    assert host.summary.startswith("The cables from h1 mlx5_0/1 to leaf2 port 7, from h1 mlx5_1/1")
+    assert "and 2 more run at 2 of 4 lanes, 100 of 200 Gbit/s." in host.summary
+    assert switches.id == "link-degraded/switches"
+    assert switches.scope.hosts == ()
+
+
+def test_of_a_job_only_its_own_hosts_cables_are_told(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=60)
+    job.rows["reduced_cables"] = [cable("other"), cable("h1", ranks=[1])]
+    facts = job.facts(hosts=BY_RANK)
+    found = findings("link-degraded", facts)
+    assert [f.scope.hosts for f in found] == [("h1",)]
+    assert "not known" not in found[0].confidence.basis
+
+
+def test_a_map_without_slow_cables_and_none_at_all_tell_nothing() -> None:
+    assert not by_map(cable(lanes_count=4, speed_bits_s=200e9)).findings
+    outcome = rule("link-degraded").run(Facts(rows={}))
+    assert not outcome.findings
+    assert outcome.not_checked

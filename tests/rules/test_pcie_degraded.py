@@ -175,3 +175,23 @@ def test_replays_count_when_they_stand_out(own: float, others: float, fires: boo
 def test_half_the_lanes_are_more_than_a_note(width: float, severity: Severity) -> None:
     outcome = run("pcie-degraded", gpu_counters=link(width, 16, 1.0))
     assert gpu_only(outcome).severity is severity
+
+
+@pytest.mark.parametrize(
+    ("width", "own", "others", "fires"),
+    [
+        (8, 0.0, 0.0, True),
+        (8, 0.49, 0.49, True),
+        (9, 0.0, 0.0, False),  # more than half
+        (8, 0.0, 0.5, False),  # its peers work, and it may save power
+        (8, 0.0, None, False),
+    ],
+)
+def test_half_the_lanes_of_peers_that_rest_as_well(
+    width: float, own: float, others: float | None, fires: bool
+) -> None:
+    rows = [gauge(3, "pcie_width", width, 16), gauge(3, "gpu_utilisation", own, others)]
+    assert bool(run("pcie-degraded", gpu_counters=rows).findings) is fires
+    # The generation falls where nothing is sent.
+    rows = [gauge(3, "pcie_generation", 1, 5), gauge(3, "gpu_utilisation", own, others)]
+    assert not run("pcie-degraded", gpu_counters=rows).findings

@@ -46,6 +46,26 @@ def test_a_throttled_gpu_is_told_with_its_clock_and_its_heat() -> None:
     assert finding.severity is Severity.MINOR
 
 
+def once(count: int = 1, active: int | None = None) -> dict[str, Any]:
+    """One scrape, or one ``nvidia-smi -q``."""
+    few = {"samples_count": count, "active_count": count if active is None else active}
+    return reason(3, "hw_thermal", 100) | few
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "in its only reading"), (2, "in both of its")])
+def test_one_reading_counts_where_the_clock_is_lost_as_well(count: int, words: str) -> None:
+    finding = only(run("thermal-throttle", gpu_throttle=[once(count)], gpu_counters=HOT))
+    assert f"hardware thermal slowdown {words}" in finding.summary
+    assert "1170 MHz against 1980" in finding.summary
+
+
+def test_one_reading_alone_may_be_a_change_of_state() -> None:
+    fine = [gauge(3, "sm_clock", 1900 * MHZ, 1980 * MHZ)]
+    assert not run("thermal-throttle", gpu_throttle=[once()], gpu_counters=fine).findings
+    assert not run("thermal-throttle", gpu_throttle=[once()], gpu_counters=[]).findings
+    assert not run("thermal-throttle", gpu_throttle=[once(2, 1)], gpu_counters=HOT).findings
+
+
 def test_throttling_that_costs_no_clock_is_a_note() -> None:
     rows = [gauge(3, "sm_clock", 1900 * MHZ, 1980 * MHZ)]
     found = only(

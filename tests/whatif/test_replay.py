@@ -145,6 +145,13 @@ def test_a_stage_that_computes_as_the_others() -> None:
     assert saved_by_stage_s(replay, 0) == pytest.approx(-6.0)
     assert saved_by_stage_s(prepare(two_stages()), 1) == pytest.approx(0.0)
     assert saved_by_stage_s(replace(replay, end_s=replay.end_s + 2.0), 1) is None
+    # A stop of 7 s in one forward goes from that one: 3 * 3 + 7 s without it take 9.
+    even = prepare(two_stages())
+    forwards = np.flatnonzero(even.ops_where(stage=1, optypes=[FORWARD]))
+    work = even.work_s.copy()
+    work[forwards[0]] += 7.0
+    stopped = replace(even, work_s=work, end_s=even.end_s + 7.0)
+    assert saved_by_stage_s(stopped, 1) == pytest.approx(7.0)
 
 
 def test_equal_stages_take_what_1f1b_takes() -> None:

@@ -22,6 +22,8 @@ from tracekit.version import __version__
 
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+"""As a shell tells a process that SIGTERM ended."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -89,8 +91,8 @@ def version_line() -> str:
 
 
 def _interrupted() -> int:
-    note("interrupted")
-    return EXIT_INTERRUPTED
+    note("terminated" if STATE.is_terminated else "interrupted")
+    return EXIT_TERMINATED if STATE.is_terminated else EXIT_INTERRUPTED
 
 
 def _report(error: TracekitError) -> int:

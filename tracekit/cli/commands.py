@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -92,12 +93,18 @@ _ClickException: type[Exception] = next(
 )
 
 
+def _asks_json(arguments: Sequence[str]) -> bool:
+    """Whether messages are to be JSON, where a mistake in another option was seen first."""
+    return "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments)
+
+
 def run(arguments: Sequence[str]) -> object:
     """Do what the arguments say; what the command returns, or an exit code."""
     try:
         return _application()(args=arguments, prog_name="tracekit", standalone_mode=False)
     except _ClickException as error:
-        if STATE.is_log_json:
+        if STATE.is_log_json or _asks_json(arguments):
+            STATE.is_log_json = True
             fail(error.format_message())  # type: ignore[attr-defined]  # as below
             return 2
         error.message = safe_lines(error.message)  # type: ignore[attr-defined]  # what every

@@ -201,7 +201,9 @@ FailOnNewOpt = Annotated[
     FailOn | None,
     typer.Option("--fail-on", help="Exit 1 where something new is of this severity or above."),
 ]
-StrictOpt = Annotated[bool, typer.Option("--strict", help="Exit 2 where a run failed.")]
+StrictOpt = Annotated[
+    bool, typer.Option("--strict", help="Exit 2 where a run, or the notify command, failed.")
+]
 NotifyOpt = Annotated[
     str | None,
     typer.Option(
@@ -273,9 +275,10 @@ def rollup(
     from tracekit.cluster import cluster_of
     from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
+    from tracekit.fleet.nights import keep, told_before
     from tracekit.fleet.rollup import rolled_up
     from tracekit.fleet.store import FleetStore
-    from tracekit.fleet.summary import Links
+    from tracekit.fleet.summary import Links, to_json
     from tracekit.runs import available_cpus
 
     del log_format
@@ -298,6 +301,7 @@ def rollup(
             memory_bytes=memory_bytes,
             config=settings,
             cluster=remote,
+            is_interrupted=lambda: STATE.is_interrupted,
         )
     for name, why in rolled.failed:
         note(f"failed: {name}: {why}", level="warning", event="run_failed", run=name, reason=why)
@@ -310,7 +314,8 @@ def rollup(
     if day is None:
         note("the lake has no run yet")
         return 2 if strict and rolled.failed else 0
-    night = judged(store, day, rolled, price=stated)
+    night = judged(store, day, rolled, price=stated, told=told_before(store.folder, day))
+    keep(store.folder, day, to_json(night))
     _log_counts(rolled, day)
     links = None
     if site is not None:
@@ -328,9 +333,8 @@ def rollup(
     text = _written(night, format_, opened_lake, links)
     write_text(text, output)
     _write_metrics(store, night, since, openmetrics, textfile)
-    if command:
-        _notify(command, text)
-    return _exit_status(night, rolled, strict, fail_on)
+    is_notified = not command or _notify(command, text)
+    return _exit_status(night, rolled, strict, fail_on) if is_notified or not strict else 2
 
 
 def _last_date(store: FleetStore) -> str | None:
@@ -463,6 +467,7 @@ def site(
     from tracekit.errors import InputError
     from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
+    from tracekit.fleet.nights import told_before
     from tracekit.fleet.rollup import Rolled
     from tracekit.fleet.site import check_folder
     from tracekit.fleet.store import FleetStore
@@ -479,7 +484,7 @@ def site(
         store,
         opened_lake,
         folder,
-        judged(store, day, Rolled(), price=stated),
+        judged(store, day, Rolled(), price=stated, told=told_before(store.folder, day)),
         count=reports,
         workers=workers or available_cpus(),
         memory_bytes=o.parse_size(memory),
@@ -537,14 +542,24 @@ def _words(command: str | None) -> list[str]:
     return words
 
 
-def _notify(command: list[str], text: str) -> None:
-    """Hand the night over; what goes wrong there is said, and the night stays as it is."""
+def _notify(command: list[str], text: str) -> bool:
+    """Hand the night over, as UTF-8 whatever the locale, and whether that went well: what goes
+    wrong there is said, and the night stays as it is."""
+    why = None
     try:
         done = subprocess.run(  # noqa: S603  # what the user gave, no shell between
-            command, input=text, text=True, timeout=NOTIFY_S, check=False, stdout=subprocess.DEVNULL
+            command,
+            input=text.encode("utf-8", "backslashreplace"),
+            timeout=NOTIFY_S,
+            check=False,
+            stdout=subprocess.DEVNULL,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        fail(f"--notify-command: {safe(command[0])}: {type(error).__name__}")
-        return
-    if done.returncode:
-        fail(f"--notify-command: {safe(command[0])} ended with {done.returncode}")
+        if done.returncode:
+            why = f" ended with {done.returncode}"
+    except subprocess.TimeoutExpired:
+        why = f": not done within {NOTIFY_S:g} s"
+    except OSError as error:
+        why = f": {error.strerror or type(error).__name__}"
+    if why is not None:
+        fail(f"--notify-command: {safe(command[0])}{why}")
+    return why is None

@@ -122,8 +122,9 @@ def _suggested(file: SourceFile) -> str:
     """What job.toml could say of a table; nothing for what is none."""
     from tracekit.ingest.counters.suggest import suggest
     from tracekit.ingest.files import read_head
+    from tracekit.ingest.parquet_text import as_text
 
-    table = suggest(read_head(file))
+    table = suggest(read_head(as_text(file)), file.name)
     return table.toml(file.name) + "\n" if table is not None else ""
 
 

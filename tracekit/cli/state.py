@@ -35,24 +35,32 @@ class State:
     """Whether each message on stderr is a JSON object of its own line."""
     is_interrupted: bool = False
     """Whether Ctrl-C was pressed, also where a library made an error of its own of it."""
+    is_terminated: bool = False
+    """Whether it was no Ctrl-C but a SIGTERM: a time limit, a node that is drained."""
 
 
 STATE = State()
 
 
 def watch_interrupts() -> None:
-    """Remember Ctrl-C: DuckDB and Arrow turn the KeyboardInterrupt into errors of their own."""
-    STATE.is_interrupted = False
+    """Remember Ctrl-C: DuckDB and Arrow turn the KeyboardInterrupt into errors of their own.
+
+    SIGTERM ends a command in the same way, so that locks and drafts go as they do there.
+    """
+    STATE.is_interrupted = STATE.is_terminated = False
     if threading.current_thread() is not threading.main_thread():
         return
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return  # a program around this one, or nohup, sees to it
 
-    def interrupted(*_: object) -> None:
+    def interrupted(number: int, _: object) -> None:
         STATE.is_interrupted = True
+        STATE.is_terminated = number == signal.SIGTERM
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupted)
+    # Unless a program around this one, or nohup, sees to it.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupted)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, interrupted)
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

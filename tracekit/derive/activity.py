@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction
 from tracekit.derive.counter_period import CounterPeriod, have_one_period, no_period, period_of
+from tracekit.derive.placement.timebase import ELAPSED, LOCAL
 from tracekit.derive.readings import Clocks
-from tracekit.derive.signals import MAX_POINTS, SIGNALS, Readings, ceiling, read
+from tracekit.derive.signals import ACTIVITIES, MAX_POINTS, SIGNALS, Readings, ceiling, read
 from tracekit.derive.stage import arrow
 
 if TYPE_CHECKING:
@@ -82,6 +83,12 @@ def activity_tables(
                 name = SIGNALS[chosen.row["counter"]].name
                 period.row["reason"] += f", in which {name} repeats {times} times"
                 chosen = period
+    if not signals.get("sm_active"):
+        other = next((c for c in ACTIVITIES if c not in SIGNALS and sampled.get(c)), None)
+        if other is not None:
+            readings, origin_ns = read(con, clocks, other, MAX_STATED)
+            shift = 0.0 if base_ns is None else (origin_ns - base_ns) / 1e9
+            signals[other] = [replace(r, times=r.times + shift) for r in readings]
     if not looked_at:
         if not any(c not in SIGNALS or not SIGNALS[c].is_port for c in sampled):
             return tables
@@ -91,7 +98,8 @@ def activity_tables(
             )
         ]
     # One answer a job: the counter that shows steps, else the first that could have.
-    chosen = chosen or looked_at[0]
+    varied = (period for period in looked_at if period.row["counter"] is not None)
+    chosen = chosen or next(varied, looked_at[0])
     row = chosen.row
     if row["verdict"] == "steps":
         row |= {"steps_count": max(0, len(chosen.starts) - 1)}
@@ -114,12 +122,48 @@ def _times_longer(longer: CounterPeriod, chosen: CounterPeriod) -> int | None:
 def selected_tables(con: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
     """The same of the part of a run that is open: of readings as its views show them."""
     rows = con.execute(
-        "SELECT source_id, c.host FROM source_context c JOIN clock USING (clock_id) "
-        "WHERE basis = 'epoch'"
+        "SELECT source_id, basis, c.host FROM source_context c JOIN clock USING (clock_id)"
     ).fetchall()
+    bases = {s: basis for s, basis, _ in rows}
+    hosts = {s: host for s, _, host in rows}
     # Views have put times right.
-    clocks = Clocks({s: Correction() for s, _ in rows}, dict(rows))
-    return {name: arrow(name, made) for name, made in activity_tables(con, clocks).items()}
+    placed = {s: hosts[s] for s in bases if bases[s] == "epoch"}
+    clocks = Clocks({s: Correction() for s in placed}, placed)
+    made = of_any_clock(con, clocks, bases, hosts)
+    return {name: arrow(name, rows) for name, rows in made.items()}
+
+
+def of_any_clock(
+    con: duckdb.DuckDBPyConnection,
+    clocks: Clocks,
+    bases: Mapping[int, str],
+    hosts: Mapping[int, str | None],
+) -> dict[str, list[dict[str, Any]]]:
+    """The same where no counter's times count from the epoch: local ones still tell of themselves.
+
+    ``bases`` and ``hosts`` are by source. Times that count from a beginning tell no offset of
+    clocks: two files may have begun apart.
+    """
+    others = {s for s, basis in bases.items() if basis in (LOCAL, ELAPSED)}
+    if not others:
+        return activity_tables(con, clocks)
+    sampled = {
+        s
+        for (s,) in con.execute(
+            "SELECT DISTINCT source_id FROM gpu_sample WHERE time_ns IS NOT NULL "
+            "UNION SELECT DISTINCT source_id FROM net_sample WHERE time_ns IS NOT NULL"
+        ).fetchall()
+    }
+    if sampled & clocks.hosts.keys():
+        return activity_tables(con, clocks)
+    one = next((b for b in (LOCAL, ELAPSED) if any(bases.get(s) == b for s in sampled)), None)
+    own = {s: hosts.get(s) for s in sampled if bases.get(s) == one}
+    tables = activity_tables(con, Clocks({s: Correction() for s in own}, own))
+    if one == ELAPSED:
+        tables["counter_statement"] = [
+            row for row in tables["counter_statement"] if row["kind"] != "clock_offset"
+        ]
+    return tables
 
 
 def _sampled(con: duckdb.DuckDBPyConnection) -> dict[str, int]:

@@ -81,6 +81,7 @@ SELECT source_id, place, attempt, capture, rank, clock_id, start_ns, start_ns + 
        coalesce(message_bytes, -1) AS message_bytes,
        coalesce(t.element_type, lower(dtype), '') AS dtype,
        coalesce(src_rank, -1) AS src_rank, coalesce(dst_rank, -1) AS dst_rank,
+       coalesce(peer_group_rank, -1) AS peer_group_rank,
        coalesce(timeline, 'device') AS timeline, coalesce(thread, -1) AS thread,
        coalesce(step, -1) AS step,
        coalesce(is_cut_start, false) OR coalesce(is_cut_end, false) AS is_cut
@@ -244,3 +245,20 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
             column = column.fill_null(NOBODY) if column.null_count else column
             ints[name] = column.to_numpy(zero_copy_only=False).astype(np.int64)
     return Calls(rows, ints)
+
+
+class SomeCalls(Calls):
+    """Some rows of calls, with what all rows decide as columns: ``kind``, ``is_synchronising``."""
+
+    def __len__(self) -> int:
+        return len(self["kind"])
+
+    @cached_property
+    def kind(self) -> Ints:
+        """As all calls have it."""
+        return self["kind"]
+
+    @cached_property
+    def is_synchronising(self) -> Bools:
+        """As all calls have it."""
+        return self["is_synchronising"].astype(bool)

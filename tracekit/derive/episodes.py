@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SECOND_NS = 1_000_000_000
 DAY_NS = 86_400 * SECOND_NS
+HOURS_TICK_NS = 360_000_000
+"""A ten-thousandth of an hour, as Composer prints times."""
 MIN_LINES = 20
 """Lines of a history from which on something in it can stand out."""
 WARM_LINES = 2
@@ -38,7 +40,9 @@ MIN_LEVEL_RATIO = 0.02
 MIN_LEVEL_SIGMAS = 4.0
 NOISE_FLOOR_RATIO = 0.001
 """Spread of block medians that is assumed at least: logs round their numbers."""
-MIN_DRIFT_SIGMAS = 6.0
+MIN_DRIFT_SIGMAS = 5.0
+"""Of the slope's own error, which counts hours that resemble each other and the day beside it. Of
+260 made healthy jobs, a third of which have days of their own length, two reach it (one at 6)."""
 SLOPE_ROUNDS = 6
 DAY_ROUNDS = 3
 """Turns in which levels and the day beside them are fitted to each other."""
@@ -53,12 +57,19 @@ MIN_DRIFT_RATIO = 0.003
 MIN_STALL_STEPS = 10.0
 """Usual steps that a stall takes more."""
 MIN_STALL_NS = 30 * SECOND_NS
-"""Least time of a stall that is told by itself."""
+"""Least time of a stall that is told by itself, in a log of ten minutes or more."""
+MIN_STALL_RATIO = 0.05
+"""In a shorter log: what a stall takes of its time. A twentieth of a job is no hiccup."""
 MIN_OUTLIER_STEPS = 0.5
 """Usual steps that a line takes more to be one of those among which a period is looked for."""
 OUTLIER_SIGMAS = 8.0
 MIN_TIMES = 5
 """Outliers that make a period."""
+MIN_EXACT_TIMES = 4
+"""The same where these are all outliers there are, each as far from the next: of four at any places
+in a log of a hundred lines, one in two hundred would."""
+MIN_TOLD_TIMES = 3
+"""The same where the log says what lies before each of them, and hardly before other lines."""
 MIN_REGULAR_RATIO = 0.8
 """Share of the distances between outliers that must be one distance, or a few of it."""
 PERIOD_TOLERANCE = 0.02
@@ -103,17 +114,50 @@ def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list
     """
     import numpy as np
 
+    own_count, lines_count = lines.count, int((lines.dur >= 0).sum())
+    is_still = _is_still(lines)
+    if is_still.any():
+        lines, own_count = _moved(lines, is_still), lines.count[~is_still]
+        phases_of = {
+            name: _since(is_before, is_still) for name, is_before in (phases_of or {}).items()
+        }
     usual = float(np.nanmedian(lines.dur)) if np.isfinite(lines.dur).any() else np.nan
     rows = _restarts(lines, usual)
     warm = np.zeros(len(lines.step), bool)
     for begin in np.flatnonzero(lines.is_first):
         warm[begin : begin + WARM_LINES] = True
     at = np.flatnonzero(~warm & np.isfinite(lines.dur) & (lines.dur > 0))
-    if len(at) < MIN_LINES:
+    if lines_count < MIN_LINES or len(at) < MIN_BLOCK_LINES:
         return rows
-    series = _Series(lines, at, phases_of or {})
+    series = _Series(lines, at, phases_of or {}, own_count)
     rows += series.levels() + series.stalls() + series.drifts()
     return sorted(rows, key=lambda r: (r["kind"], r["first_step"], r["last_step"]))
+
+
+def _is_still(lines: Lines) -> Bools:
+    """Lines within one tick of a coarse clock, which tell nothing of their own time."""
+    is_still: Bools = (lines.dur == 0) & (lines.wall == 0) & ~lines.is_first
+    return is_still
+
+
+def _moved(lines: Lines, is_still: Bools) -> Lines:
+    """The lines at which the clock moved, each for all steps since the one before."""
+    import numpy as np
+
+    kept = ~is_still
+    own = {name: getattr(lines, name)[kept] for name in Lines.__dataclass_fields__}
+    since = np.diff(np.cumsum(lines.count)[kept], prepend=0)
+    own["count"] = np.where(own["is_first"], own["count"], since)
+    own["dur"] = own["wall"] / np.maximum(own["count"], 1)
+    return Lines(**own)
+
+
+def _since(is_before: Bools, is_still: Bools) -> Bools:
+    """Whether it holds for a line that is kept, or for one left out since the last that is."""
+    import numpy as np
+
+    count = np.cumsum(is_before)[~is_still]
+    return np.diff(count, prepend=0) > 0
 
 
 def _restarts(lines: Lines, usual: float) -> list[dict[str, Any]]:
@@ -162,10 +206,14 @@ def _row(
 class _Series:
     """The judged lines: their levels, the common slope and what is left."""
 
-    def __init__(self, lines: Lines, at: Ints, phases_of: Mapping[str, Bools]) -> None:
+    def __init__(
+        self, lines: Lines, at: Ints, phases_of: Mapping[str, Bools], own_count: Ints
+    ) -> None:
         import numpy as np
 
         self.lines, self.at = lines, at
+        self.own_count = own_count[at]
+        """Steps since the line that is printed before, of a judged one or not."""
         self.phases = {name: is_before[at] for name, is_before in phases_of.items()}
         self.step, self.end, self.count = lines.step[at], lines.end[at], lines.count[at]
         self.dur = lines.dur[at]
@@ -182,7 +230,9 @@ class _Series:
         size = max(MIN_BLOCK_LINES, -(-len(at) // MAX_BLOCKS))
         edges = [*range(0, len(at) - size + 1, size), len(at)]
         self.edges = np.array(edges if len(edges) > 1 else [0, len(at)])
-        self.blocks = np.array([self._middle(a, b) for a, b in pairwise(edges)])
+        is_fine = self.usual * float(np.median(self.count)) >= FINE_RATIO * self.tick
+        middle = self._median if is_fine else self._clipped_mean
+        self.blocks = np.array([middle(a, b) for a, b in pairwise(edges)])
         self.times = np.array([self.clock[a:b].mean() for a, b in pairwise(edges)])
         self.sigma = max(NOISE_FLOOR_RATIO * self.usual, self._spread())
         self.daily = np.zeros_like(self.blocks)
@@ -208,13 +258,17 @@ class _Series:
         middle, far = np.quantile(apart, [0.5, TAIL_QUANTILE])
         return float(max(WORD_SIGMA * middle, far / TAIL_SIGMAS) / np.sqrt(2))
 
-    def _middle(self, first: int, last: int) -> float:
+    def _median(self, first: int, last: int) -> float:
         """What a step usually takes in a block of lines."""
         import numpy as np
 
-        if self.usual * float(np.median(self.count)) >= FINE_RATIO * self.tick:
-            return float(np.median(self.dur[first:last]))
-        # Whole seconds of a clock: single lines say 0 or 1, only their mean says more.
+        return float(np.median(self.dur[first:last]))
+
+    def _clipped_mean(self, first: int, last: int) -> float:
+        """The same where a clock has whole seconds: single lines say 0 or 1, only their mean says
+        more."""
+        import numpy as np
+
         clipped = np.minimum(self.dur[first:last], 2 * self.usual)
         return float(np.average(clipped, weights=self.count[first:last]))
 
@@ -533,7 +587,8 @@ class _Series:
             period, lines = found
             is_periodic[lines] = True
             rows.append(self._periodic(period, lines, excess))
-        limit = max(MIN_STALL_STEPS * self.usual, float(MIN_STALL_NS), least)
+        long_ns = min(float(MIN_STALL_NS), MIN_STALL_RATIO * float(self.taken.sum()))
+        limit = max(MIN_STALL_STEPS * self.usual, long_ns, least)
         long = np.flatnonzero((excess >= limit) & ~is_periodic)
         if not len(long):
             return rows
@@ -543,7 +598,7 @@ class _Series:
             rows.append(
                 _row(
                     "stall",
-                    int(self.step[first] - self.count[first] + 1),
+                    int(self.step[first] - self.own_count[first] + 1),
                     int(self.step[last]),
                     self._times(first, last),
                     dur_ns=float(self.taken[first : last + 1].sum()) / steps,
@@ -563,7 +618,11 @@ class _Series:
         import numpy as np
 
         kinds = [outliers]
-        kinds += [outliers[is_before[outliers]] for is_before in self.phases.values()]
+        told = [
+            outliers[is_before[outliers]]
+            for name, is_before in self.phases.items()
+            if name in phases.beside(self.phases, outliers[is_before[outliers]])
+        ]
         sizes = np.sort(excess[outliers])[::-1]
         count = len(outliers) - 1
         while count >= MIN_TIMES:
@@ -573,18 +632,21 @@ class _Series:
                 cut = int(near[np.argmax(sizes[near - 1] / sizes[near])])
                 kinds.append(outliers[excess[outliers] >= sizes[cut - 1]])
             count //= 2
-        found = [f for kind in kinds if (f := self._regular(kind, excess)) is not None]
+        asked = [(kind, MIN_TIMES) for kind in kinds]
+        asked += [(outliers, MIN_EXACT_TIMES), *((kind, MIN_TOLD_TIMES) for kind in told)]
+        found = [f for kind, least in asked if (f := self._regular(kind, excess, least))]
         return max(found, key=lambda f: float(excess[f[1]].sum()), default=None)
 
-    def _regular(self, outliers: Ints, excess: Floats) -> tuple[float, Ints] | None:
-        """The distance at which these return, and those without the ones unlike them."""
+    def _regular(self, outliers: Ints, excess: Floats, least: int) -> tuple[float, Ints] | None:
+        """The distance at which these return, and those without the ones unlike them. Fewer than
+        ``MIN_TIMES`` must all return at it."""
         import numpy as np
 
-        if len(outliers) < MIN_TIMES:
+        if len(outliers) < least:
             return None
         outliers = outliers[excess[outliers] < UNLIKE_RATIO * np.median(excess[outliers])]
         distances = np.diff(self.step[outliers])
-        if len(distances) < MIN_TIMES - 1:
+        if len(distances) < least - 1:
             return None
         period = float(np.median(distances))
         per_line = float(np.median(self.count))
@@ -592,7 +654,11 @@ class _Series:
             return None
         off = np.abs(distances - np.maximum(1, np.rint(distances / period)) * period)
         is_regular = off <= max(per_line, PERIOD_TOLERANCE * period)
-        return (period, outliers) if is_regular.mean() >= MIN_REGULAR_RATIO else None
+        is_few = len(outliers) < MIN_TIMES
+        if is_few and (distances > period + max(per_line, PERIOD_TOLERANCE * period)).any():
+            return None
+        enough = 1.0 if is_few else MIN_REGULAR_RATIO
+        return (period, outliers) if is_regular.mean() >= enough else None
 
     def _periodic(self, period: float, lines: Ints, excess: Floats) -> dict[str, Any]:
         import numpy as np
@@ -633,7 +699,7 @@ def _stamp_tick(lines: Lines, spent: Floats, at: Ints) -> float:
 
 
 def _tick(lines: Lines) -> float:
-    """The clock's step in ns: a second where all times are whole ones; 0 for stated durations."""
+    """The clock's step in ns: that of which all times are multiples; 0 for stated durations."""
     import numpy as np
 
     wall = lines.wall[np.isfinite(lines.wall)]
@@ -642,7 +708,7 @@ def _tick(lines: Lines) -> float:
         lines.dur[known] * lines.count[known], lines.wall[known]
     ):
         return 0.0
-    for tick in (SECOND_NS, SECOND_NS // 1000):
+    for tick in (SECOND_NS, HOURS_TICK_NS, SECOND_NS // 1000):
         if not np.any(wall % tick):
             return float(tick)
     return 0.0

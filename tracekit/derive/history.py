@@ -8,7 +8,7 @@ overlap follow each other. What stands out in the series is for ``episodes`` to 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -267,9 +267,12 @@ def _is_sorted(keys: list[Ints]) -> bool:
     return True
 
 
-def _log(source_id: int, rows: _Rows, corrections: Mapping[int, Correction]) -> _Log | None:
+def _log(source_id: int, given: _Rows, corrections: Mapping[int, Correction]) -> _Log | None:
     import numpy as np
 
+    rows = _without_anew(given)
+    if not len(rows.step):
+        return None
     step = _over_epochs(rows)
     falls = int((np.diff(step) < -JITTER_STEPS).sum())
     if rows.format == PLAIN and falls > MAX_FALLS_RATIO * len(step):
@@ -320,6 +323,17 @@ def _log(source_id: int, rows: _Rows, corrections: Mapping[int, Correction]) -> 
         first_count[kept],
         np.where((epoch >= 0) & ~is_same & is_bar, in_epoch, 0),
     )
+
+
+def _without_anew(rows: _Rows) -> _Rows:
+    """Without the drawings of an epoch's bar at 0, which tell nothing: a bar that is begun anew is
+    drawn once with the epoch before, and would be a job that begins that one again."""
+    if rows.format != BAR or not rows.has_epochs:
+        return rows
+    kept = rows.step > 0
+    columns = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
+    arrays = {name: c[kept] for name, c in columns.items() if name not in ("format", "has_epochs")}
+    return replace(rows, **arrays)
 
 
 def _over_epochs(rows: _Rows) -> Ints:

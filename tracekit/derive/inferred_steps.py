@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tracekit.derive.periods import Cell, Launches, cells
+from tracekit.derive.host_launches import host_launches
+from tracekit.derive.periods import MIN_EQUAL, Cell, Launches, cells, repetitions
 from tracekit.derive.step_numbers import align
 
 if TYPE_CHECKING:
@@ -35,12 +37,13 @@ WITH calls AS (
     FROM collective WHERE source_id = $source_id AND gpu_op_place IS NOT NULL
     QUALIFY row_number() OVER (PARTITION BY gpu_op_place ORDER BY place) = 1
 ), numbered AS (
-    SELECT place, dense_rank() OVER (ORDER BY call) AS call,
-           if(message_bytes IS NULL, 0, dense_rank() OVER (ORDER BY call, message_bytes))
-               AS sized_call
+    SELECT place, CAST(dense_rank() OVER (ORDER BY call) AS INTEGER) AS call,
+           CAST(if(message_bytes IS NULL, 0, dense_rank() OVER (ORDER BY call, message_bytes))
+               AS INTEGER) AS sized_call
     FROM calls
 ), names AS (
-    SELECT coalesce(name, '') AS name, row_number() OVER (ORDER BY coalesce(name, '')) AS code
+    SELECT coalesce(name, '') AS name,
+           CAST(row_number() OVER (ORDER BY coalesce(name, '')) AS INTEGER) AS code
     FROM gpu_op WHERE source_id = $source_id GROUP BY coalesce(name, '')
 )
 SELECT g.place, g.launch_start_ns AS at, coalesce(g.launch_end_ns, g.launch_start_ns) AS done,
@@ -53,6 +56,22 @@ JOIN names ON names.name = coalesce(g.name, '')
 LEFT JOIN numbered c USING (place)
 WHERE g.source_id = $source_id AND g.launch_start_ns IS NOT NULL
   AND g.start_ns IS NOT NULL AND g.dur_ns IS NOT NULL
+"""
+
+_WORK = """
+SELECT coalesce(name, '') AS name, count(*) FROM gpu_op
+WHERE source_id = $source_id AND launch_start_ns IS NOT NULL
+  AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
+GROUP BY coalesce(name, '')
+"""
+
+_TELLS = """
+(SELECT 1 FROM annotation
+ WHERE source_id = $source_id AND regexp_matches(name, '^Optimizer[.]step\\b') LIMIT 1)
+UNION ALL (SELECT 1 FROM collective WHERE source_id = $source_id LIMIT 1)
+UNION ALL (
+    SELECT 1 WHERE NOT EXISTS (FROM gpu_op WHERE source_id = $source_id)
+)
 """
 
 _UPDATES = """
@@ -89,8 +108,12 @@ def infer_steps(
     }
     steps: dict[int, list[dict[str, Any]]] = {}
     for source_id in sorted(placed.keys() - known.keys()):
+        if not _may_repeat(con, source_id):
+            continue
         launches = _read(con, source_id)
-        listed = _rows(launches, source_id, cells(launches))
+        if not len(launches):
+            launches = _of_host(con, source_id)
+        listed = _steps_of(launches, source_id)
         if listed:
             steps[source_id] = listed
     if not steps:
@@ -107,39 +130,64 @@ def infer_steps(
     return _table(rows)
 
 
+def _may_repeat(con: duckdb.DuckDBPyConnection, source_id: int) -> bool:
+    """Whether there may be updates enough, or collectives that are repeated: of a device that
+    infers alone no launch needs to be read."""
+    if con.execute(_TELLS, {"source_id": source_id}).fetchall():
+        return True
+    named = con.execute(_WORK, {"source_id": source_id}).fetchall()
+    updates = sum(int(count) for name, count in named if UPDATE.search(name))
+    return updates >= MIN_EQUAL
+
+
 def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
     import numpy as np
 
-    rows = con.sql(_LAUNCHES, params={"source_id": source_id}).to_arrow_table()
+    table = con.sql(_LAUNCHES, params={"source_id": source_id}).to_arrow_table()
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    del table
     # Not ORDER BY: a run's connections do not keep the order of what they hand over.
-    keys = [rows[c].to_numpy() for c in ("place", "start_ns", "at")]
-    rows = rows.take(np.lexsort(keys)) if len(rows) else rows
-    codes, used = _by_appearance(rows["name"].to_numpy())
+    order = np.lexsort([columns[c].to_numpy() for c in ("place", "start_ns", "at")])
+    del columns["place"]
+
+    def taken(name: str) -> Any:
+        """One column in order; it is not held twice."""
+        return columns.pop(name).to_numpy()[order]
+
+    codes, used = _by_appearance(taken("name"))
     names = dict(con.execute(_NAMES, {"source_id": source_id}).fetchall())
     listed = [names[code] for code in used.tolist()]
-    by_range = _is_in_update(con, source_id, rows["at"].to_numpy())
+    at = taken("at")
+    by_range = _is_in_update(con, source_id, at)
     is_by_range = bool(by_range.any())
     named = np.array([bool(UPDATE.search(n)) for n in listed], np.bool_)
     update = by_range if is_by_range else named[codes] if len(listed) else by_range
     calls = []
     for column in ("sized_call", "call"):
-        at, numbers = _by_appearance(rows[column].to_numpy())
-        calls.append(np.where(numbers == 0, 0, np.arange(1, len(numbers) + 1))[at])
+        first, numbers = _by_appearance(taken(column))
+        calls.append(np.where(numbers == 0, 0, np.arange(1, len(numbers) + 1))[first])
     if (calls[0] != 0).sum() != (calls[1] != 0).sum():
         calls = calls[1:]  # sizes of some are unknown
     return Launches(
-        at=rows["at"].to_numpy(),
-        done=rows["done"].to_numpy(),
-        start=rows["start_ns"].to_numpy(),
-        end=rows["end_ns"].to_numpy(),
+        at=at,
+        done=taken("done"),
+        start=taken("start_ns"),
+        end=taken("end_ns"),
         name=codes,
-        thread=rows["thread"].to_numpy(),
-        is_input=rows["is_input"].to_numpy(zero_copy_only=False),
-        is_compute=rows["is_compute"].to_numpy(zero_copy_only=False),
+        thread=taken("thread"),
+        is_input=taken("is_input"),
+        is_compute=taken("is_compute"),
         is_update=update,
         calls=tuple(calls),
         is_by_range=is_by_range,
     )
+
+
+def _of_host(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
+    """What a rank that has no device asked of its host, and which of it is the optimizer's."""
+    launches = host_launches(con, source_id)
+    update = _is_in_update(con, source_id, launches.at)
+    return replace(launches, is_update=update, is_by_range=bool(update.any()))
 
 
 def _is_in_update(con: duckdb.DuckDBPyConnection, source_id: int, at: Ints) -> Bools:
@@ -169,13 +217,24 @@ def _by_appearance(numbers: Ints) -> tuple[Ints, Ints]:
     return ordinals[at], values[order]
 
 
-def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _steps_of(launches: Launches, source_id: int) -> list[dict[str, Any]]:
+    """By the updates of the parameters; where there is none, by what is repeated."""
+    if launches.is_update.any():
+        said_by = "optimizer" if launches.is_by_range else "period"
+        return _rows(launches, source_id, cells(launches), said_by)
+    return _rows(launches, source_id, repetitions(launches), "repetition")
+
+
+def _rows(
+    launches: Launches, source_id: int, cells: Sequence[Cell], said_by: str
+) -> list[dict[str, Any]]:
     """One step follows another without a gap: waiting for input belongs to the step after it."""
     rows = []
     for cell in cells:
         first, last = cell.first, cell.last
         start = int(launches.at[0]) - FIRST_NS if first == 0 else _border(launches, first)
         end = _border(launches, last + 1)
+        of_device = launches.start[first : last + 1], launches.end[first : last + 1]
         rows.append(
             {
                 "source_id": source_id,
@@ -184,10 +243,10 @@ def _rows(launches: Launches, source_id: int, cells: Sequence[Cell]) -> list[dic
                 "start_ns": start,
                 "end_ns": end,
                 "dur_ns": end - start,
-                "gpu_start_ns": int(launches.start[first : last + 1].min()),
-                "gpu_end_ns": int(launches.end[first : last + 1].max()),
+                "gpu_start_ns": None if launches.is_host else int(of_device[0].min()),
+                "gpu_end_ns": None if launches.is_host else int(of_device[1].max()),
                 "is_partial": False,
-                "step_source": "optimizer" if launches.is_by_range else "period",
+                "step_source": said_by,
             }
         )
     return rows

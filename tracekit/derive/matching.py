@@ -10,12 +10,12 @@ instance that carries no claim, with the reason; nothing is forced.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.align import find_shift
-from tracekit.derive.calls import NOBODY, Calls, Lane
+from tracekit.derive.calls import NOBODY, Calls, Lane, SomeCalls
 from tracekit.derive.groups import Communicator, Group, infer
 from tracekit.derive.pairs import HOST_SLACK_NS, pair_lanes
 from tracekit.derive.stage import relations
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from tracekit.derive.calls import Ints
 
 METHODS = ("sequence", "order", "pair")
+MAX_PARTS = 64
+"""Parts that communicators are handed out in, about equally large: more than there are workers,
+since some are slower, and few enough that each is worth its way."""
+LEAST_HANDED = 2
+"""Of one communicator alone there is nothing to divide."""
+Columns = Mapping[str, "Ints"]
+Numbering = Callable[[Sequence[Columns]], Iterable[tuple[int, Columns, Mapping[int, str]]]]
+"""Has ``number_part`` done for some parts, by whoever: of each its index and what that gave."""
+_NUMBERED_BY = ("sequence", "step", "start_ns", "end_ns")
 SLACK_NS = 50_000
 """Start and end of a kernel are converted from the device's clock: this much is no violation."""
 
@@ -76,8 +85,13 @@ def match(
     calls: Calls,
     world_sizes: Mapping[int, int | None],
     groups: dict[int, list[Group]],
+    number: Numbering | None = None,
 ) -> Matched:
-    """Match all calls. ``world_sizes`` and what the sources list as ``groups`` by attempt."""
+    """Match all calls. ``world_sizes`` and what the sources list as ``groups`` by attempt.
+
+    Calls of different communicators never match, so ``number`` may have each one's numbered
+    elsewhere; the answer is the same.
+    """
     import numpy as np
 
     communicators: list[Communicator] = []
@@ -100,8 +114,10 @@ def match(
         np.full(len(calls), NOBODY, np.int64),
         groups,
     )
+    handed = _numbered_by(matched, number) if number is not None else frozenset()
     for index, communicator in enumerate(communicators):
-        _number(matched, index, communicator)
+        if index not in handed:
+            _number(matched, index, communicator)
     return matched
 
 
@@ -201,6 +217,85 @@ def _number(matched: Matched, index: int, communicator: Communicator) -> None:
             matched.method[lane] = METHODS.index("sequence")
         return
     _by_order(matched, index, communicator, METHODS.index("order"))
+
+
+def _numbered_by(matched: Matched, number: Numbering) -> frozenset[int]:
+    """Have the calls of communicators numbered, and which: those of several ranks. Pairs match as
+    they were put together, and what is refused has no numbers."""
+    handed = [
+        i
+        for i, c in enumerate(matched.communicators)
+        if not c.is_pair and not c.refusal and len(c.lanes) > 1
+    ]
+    if len(handed) < LEAST_HANDED:
+        return frozenset()
+    parts = _parts(matched, handed)
+    rows_of = [rows for rows, _ in parts]
+    for which, told, refusals in number([columns for _, columns in parts]):
+        for name in ("communicator", "call", "method"):
+            getattr(matched, name)[rows_of[which]] = told[name]
+        for index, refusal in refusals.items():
+            matched.communicators[index].refusal = refusal
+    return frozenset(handed)
+
+
+def _parts(matched: Matched, handed: Sequence[int]) -> list[tuple[Ints, dict[str, Ints]]]:
+    """Communicators dealt out in order: rows of the calls, and the columns that number them."""
+    import numpy as np
+
+    calls = matched.calls
+    lanes = [
+        (index, rank, matched.communicators[index].clocks.get(rank, NOBODY), rows)
+        for index in handed
+        for rank, rows in matched.communicators[index].lanes.items()
+    ]
+    least = sum(len(rows) for *_, rows in lanes) / MAX_PARTS
+    dealt: list[list[tuple[int, int, int, Ints]]] = [[]]
+    count = 0
+    for lane in lanes:
+        if count >= least and dealt[-1][-1][0] != lane[0]:
+            dealt.append([])
+            count = 0
+        dealt[-1].append(lane)
+        count += len(lane[-1])
+    parts = []
+    for some in dealt:
+        rows = np.concatenate([lane_rows for *_, lane_rows in some])
+        counts = [len(lane_rows) for *_, lane_rows in some]
+        columns = {
+            name: np.repeat(np.array([lane[place] for lane in some], np.int64), counts)
+            for place, name in enumerate(("communicator", "rank", "clock_id"))
+        }
+        columns |= {name: calls[name][rows] for name in _NUMBERED_BY}
+        columns["kind"] = calls.kind[rows]
+        columns["is_synchronising"] = calls.is_synchronising[rows].astype(np.int64)
+        parts.append((rows, columns))
+    return parts
+
+
+def number_part(columns: Columns) -> tuple[dict[str, Ints], dict[int, str]]:
+    """The numbers of the calls of some communicators: columns ``communicator``, ``call`` and
+    ``method`` of ``Matched`` by row, and why a communicator's calls have none."""
+    import numpy as np
+
+    count = len(columns["kind"])
+    index, rank = columns["communicator"], columns["rank"]
+    is_new = np.ones(count, bool)
+    is_new[1:] = (index[1:] != index[:-1]) | (rank[1:] != rank[:-1])
+    starts = np.flatnonzero(is_new)
+    some: dict[int, Communicator] = {}
+    for rows in np.split(np.arange(count), starts[1:]):
+        at = int(index[rows[0]])
+        one = some.setdefault(at, Communicator(0, 0, "", "file", {}))
+        one.lanes[int(rank[rows[0]])] = rows
+        one.clocks[int(rank[rows[0]])] = int(columns["clock_id"][rows[0]])
+    nobody = [np.full(count, NOBODY, np.int64) for _ in range(3)]
+    calls = SomeCalls(None, dict(columns))  # its columns are all it has
+    matched = Matched(calls, [], nobody[0], nobody[1], nobody[2], {})
+    for at, communicator in some.items():
+        _number(matched, at, communicator)
+    told = {name: getattr(matched, name) for name in ("communicator", "call", "method")}
+    return told, {at: c.refusal for at, c in some.items() if c.refusal}
 
 
 def _within(calls: Calls, rows: Ints) -> Ints:

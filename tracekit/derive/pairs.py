@@ -26,6 +26,7 @@ Channel = tuple[int, int, str]
 def pair_lanes(calls: Calls, lanes: Sequence[Lane], groups: Iterable[Group]) -> list[Communicator]:
     """Communicators of send and receive, one a direction of a pair of ranks."""
     by_id = {g.group_id: g for g in groups}
+    numbered = _numbered(calls, lanes, list(by_id.values()))
     sends: dict[Channel, Ints] = {}
     receives: dict[Channel, Ints] = {}
     communicators: list[Communicator] = []
@@ -33,7 +34,7 @@ def pair_lanes(calls: Calls, lanes: Sequence[Lane], groups: Iterable[Group]) -> 
     clocks: dict[int, int] = {}
     for lane in lanes:
         clocks[lane.rank] = lane.clock_id
-        rest = _by_channel(calls, lane, by_id, sends, receives)
+        rest = _by_channel(calls, lane, by_id, sends, receives, numbered.get(lane.rank, ()))
         if len(rest):
             unknown.append(
                 Lane(lane.attempt, lane.capture, lane.rank, lane.clock_id, lane.name, rest)
@@ -63,12 +64,13 @@ def _by_channel(
     groups: dict[str, Group],
     sends: dict[Channel, Ints],
     receives: dict[Channel, Ints],
+    numbered: tuple[int, ...],
 ) -> Ints:
     """Sort the lane's rows with known peers into channels; the rows that are left."""
     import numpy as np
 
     rows = lane.rows
-    peers = _peers(calls, lane, groups)
+    peers = _peers(calls, lane, groups, numbered)
     ops = calls["op"][rows]
     known = peers != NOBODY
     for word, target in (("send", sends), ("recv", receives)):
@@ -82,8 +84,11 @@ def _by_channel(
     return unpaired
 
 
-def _peers(calls: Calls, lane: Lane, groups: dict[str, Group]) -> Ints:
-    """The other rank of each row. Numbers may count within the group: the own one tells."""
+def _peers(
+    calls: Calls, lane: Lane, groups: dict[str, Group], numbered: tuple[int, ...] = ()
+) -> Ints:
+    """The other rank of each row. Numbers may count within the group: the own one tells.
+    ``numbered``: the members that they count where rows give nothing else."""
     import numpy as np
 
     rows = lane.rows
@@ -92,6 +97,8 @@ def _peers(calls: Calls, lane: Lane, groups: dict[str, Group]) -> Ints:
         calls.op_names.index("send") if "send" in calls.op_names else NOBODY - 1
     )
     rank, peer = np.where(is_send, src, dst), np.where(is_send, dst, src)
+    if (peer == NOBODY).all() and numbered:
+        return np.array(numbered, np.int64)[calls["peer_group_rank"][rows]]
     group = groups.get(lane.name[1:].partition("/")[0]) if lane.name.startswith("g") else None
     stated = rank[rank != NOBODY]
     if group is not None and group.is_complete and lane.rank in group.ranks:
@@ -103,6 +110,48 @@ def _peers(calls: Calls, lane: Lane, groups: dict[str, Group]) -> Ints:
     if len(stated) and not (stated == lane.rank).all():
         return np.full(len(rows), NOBODY, np.int64)
     return np.where(peer == lane.rank, NOBODY, peer)
+
+
+def _numbered(
+    calls: Calls, lanes: Sequence[Lane], groups: Sequence[Group]
+) -> dict[int, tuple[int, ...]]:
+    """By rank the members of the group within which its rows number the others, where no row names
+    the group (gloo): the one group of each rank that is named a pipeline, else all ranks. Nothing
+    where a rank would send to itself, or to one that receives nothing from it."""
+    complete = [g for g in groups if g.is_complete]
+    pipelines: dict[int, tuple[int, ...]] = {}
+    for lane in lanes:
+        own = {g.ranks for g in complete if lane.rank in g.ranks and _is_pipeline(g)}
+        if len(own) == 1:
+            (pipelines[lane.rank],) = own
+    world = max((g.ranks for g in complete), key=len, default=())
+    everybody = {lane.rank: world for lane in lanes if lane.rank in world}
+    for members in (pipelines, everybody):
+        if len(members) == len(lanes) and _is_mutual(calls, lanes, members):
+            return members
+    return {}
+
+
+def _is_pipeline(group: Group) -> bool:
+    return group_dimension(group.description, group.name) == "pp"
+
+
+def _is_mutual(calls: Calls, lanes: Sequence[Lane], members: dict[int, tuple[int, ...]]) -> bool:
+    """Whether every sender has a receiver that means it, and the other way round."""
+    import numpy as np
+
+    sent: set[tuple[int, int]] = set()
+    received: set[tuple[int, int]] = set()
+    for lane in lanes:
+        within, ranks = calls["peer_group_rank"][lane.rows], members[lane.rank]
+        if not len(within) or within.min() < 0 or within.max() >= len(ranks):
+            return False
+        for op, ends in (("send", sent), ("recv", received)):
+            code = calls.op_names.index(op) if op in calls.op_names else NOBODY - 1
+            for number in np.unique(within[calls["op"][lane.rows] == code]).tolist():
+                pair = lane.rank, ranks[number]
+                ends.add(pair if op == "send" else pair[::-1])
+    return sent == received and bool(sent) and all(a != b for a, b in sent)
 
 
 def _of_twos(
@@ -120,6 +169,8 @@ def _of_twos(
     for group in groups:
         if group.is_complete and len(group.ranks) == 2 and set(group.ranks) <= set(by_rank):
             a, b = group.ranks
+            if not all(_is_other(calls, by_rank[r], group) for r in (a, b)):
+                continue
             if _can_be(calls, by_rank[a], by_rank[b]) and _can_be(calls, by_rank[b], by_rank[a]):
                 fits[a].append((a, b))
                 fits[b].append((a, b))
@@ -137,6 +188,16 @@ def _of_twos(
             if len(sent) or len(received):
                 sends[src, dst, ""], receives[src, dst, ""] = sent, received
     return [lane for lane in lanes if lane.rank not in done and np.size(lane.rows)]
+
+
+def _is_other(calls: Calls, lane: Lane, group: Group) -> bool:
+    """Whether the numbers that a rank's rows give, if any, are the other's, within this group or
+    within all ranks."""
+    import numpy as np
+
+    other = 1 - group.ranks.index(lane.rank)
+    could_be = (NOBODY, other, group.ranks[other])
+    return bool(np.isin(calls["peer_group_rank"][lane.rows], could_be).all())
 
 
 def _of(calls: Calls, lane: Lane, op: str) -> Ints:

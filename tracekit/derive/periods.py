@@ -9,8 +9,10 @@ kernels as the cell that most are like. At least three besides the first have to
 
 A cell that begins with something else (an evaluation, the start of the capture) and ends like the
 others is a step from there on, unless that comes regularly. Nothing is said where updates are of
-several kinds, where they are spread through the backward pass, or where none is known: better no
-step than a microbatch or a layer that is taken for one.
+several kinds, or where they are spread through the backward pass: better no step than a microbatch
+or a layer that is taken for one.
+
+A process that updates nothing may do the same again and again all the same: ``repetitions``.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ BURST_RATIO = 8
 """The pause between two updates has so many times the launches of a pause within one."""
 MIN_COVERED = 0.5
 """Share of the launches from the first step to the last that steps must hold."""
+MIN_REPEATED = 5
+"""Cells that are a repetition without an update that says so: all of them are alike but one."""
 MAX_ODD = 0.1
 """Share of the cells that may be like no other."""
 THREAD_SHARE = 0.1
@@ -71,6 +75,8 @@ class Launches:
     """Codes of collectives, 0 where it is none: with sizes, then without."""
     is_by_range: bool
     """Whether ranges said which work is the optimizer's."""
+    is_host: bool = False
+    """Whether these are operators of a host that has no device."""
 
     def __len__(self) -> int:
         return len(self.at)
@@ -98,6 +104,40 @@ def cells(launches: Launches) -> list[Cell]:
             if cells:
                 return cells
     return []
+
+
+def repetitions(launches: Launches) -> list[Cell]:
+    """What one process does again and again where it updates no parameters: tokens of a decoder,
+    batches of an evaluation. From one appearance of a name to the next, if all that lies between is
+    alike; of several names that with most appearances, and of those the one that comes last, so
+    that the first cell is whole. None where layers repeat and nothing tells them from each other's
+    ends.
+    """
+    import numpy as np
+
+    counts = np.bincount(launches.name)
+    first = np.full(len(counts), -1, np.int64)
+    names, at = np.unique(launches.name, return_index=True)
+    first[names] = at
+    often = [int(n) for n in names if counts[n] >= MIN_REPEATED]
+    called = np.cumsum(launches.calls[-1] != 0)
+    for name in sorted(often, key=lambda n: (-int(counts[n]), -int(first[n]))):
+        ends = np.flatnonzero(launches.name == name)
+        if not _is_even(np.diff(called[ends])):
+            continue
+        for calls in launches.calls:
+            found = _equal(launches, calls, ends)
+            if len(found) >= max(MIN_REPEATED, len(ends) - 1):
+                return found
+    return []
+
+
+def _is_even(calls: Ints) -> bool:
+    """Whether there are as many collectives in all cells but one, and any."""
+    import numpy as np
+
+    usual = np.median(calls)
+    return bool(usual > 0 and np.count_nonzero(calls != usual) <= 1)
 
 
 def _ends(update: Ints) -> Iterator[Ints]:

@@ -23,7 +23,14 @@ from tracekit.derive import ports as port_ends
 from tracekit.derive.calls import read_calls
 from tracekit.derive.infer import contradictions
 from tracekit.derive.layout import DIMENSIONS, Kind, coordinates, group_kinds
-from tracekit.derive.matching import Matched, group_table, match, match_table, read_groups
+from tracekit.derive.matching import (
+    Matched,
+    Numbering,
+    group_table,
+    match,
+    match_table,
+    read_groups,
+)
 from tracekit.derive.pipeline import derive_pipeline, fill_coordinates
 from tracekit.derive.placement import log_jobs
 from tracekit.derive.placement.place import Placed, place
@@ -54,7 +61,8 @@ def match_calls(given: Given, done: Done) -> Called:
     hashed = communicators.resolve(given.con, placed.context, listed)
     groups = {a: [hashed.applied(a, g) for g in known] for a, known in listed.items()}
     worlds = {row["attempt"]: row["world_size"] for row in placed.run.to_pylist()}
-    return Called(match(read_calls(given.con, placed.context, hashed.table()), worlds, groups))
+    calls = read_calls(given.con, placed.context, hashed.table())
+    return Called(match(calls, worlds, groups, given.number))
 
 
 @dataclass(frozen=True)
@@ -276,7 +284,11 @@ def find_activity(given: Given, done: Done) -> Active:
     """Steps that only counters show: nothing where there are traces."""
     tables: dict[str, list[dict[str, Any]]] = {}
     if not done.of(Placed).used:
-        tables = activity.activity_tables(given.con, done.of(Aligned).clocks)
+        placed = done.of(Placed)
+        basis_of = {c["clock_id"]: c["basis"] for c in placed.clock.to_pylist()}
+        bases = {s.source_id: basis_of.get(s.clock_id) or "none" for s in placed.sources}
+        hosts = {s.source_id: s.host for s in placed.sources}
+        tables = activity.of_any_clock(given.con, done.of(Aligned).clocks, bases, hosts)
     return Active(*(arrow(n, tables.get(n, [])) for n in activity.WRITES))
 
 
@@ -377,6 +389,7 @@ def derive(
     notes: list[str] | None = None,
     filled: Collection[str] = READS,
     folders: Mapping[int, str] | None = None,
+    number: Numbering | None = None,
 ) -> dict[str, pa.Table]:
     """The derived tables of a run, each with exactly the registry's stored columns and types.
 
@@ -385,12 +398,15 @@ def derive(
     ``folders`` says by source what its relative path is relative to (default: where we are).
     ``attempt`` chooses among candidates where the files cannot be one attempt. Traces that are
     left out, and second copies of one, have no row in ``source_context``: no view shows their
-    rows. What a reader of a report should know is appended to ``notes``, in words.
+    rows. What a reader of a report should know is appended to ``notes``, in words. ``number`` has
+    the calls of communicators numbered elsewhere, with the same answer.
 
     Raises AmbiguousInputError where the files cannot be one attempt of one job, naming the
     candidates.
     """
-    given = Given(con, job, attempt, filled, folders or {}, notes if notes is not None else [])
+    given = Given(
+        con, job, attempt, filled, folders or {}, notes if notes is not None else [], number
+    )
     done = Done()
     tables: dict[str, pa.Table] = {}
     for stage in STAGES:

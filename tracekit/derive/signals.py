@@ -61,6 +61,13 @@ SIGNALS = {
     "power": Signal("power", 5.0, is_mean=False),
 }
 """By canonical name, those first whose period is most surely the work's."""
+ACTIVITIES = {
+    "sm_active": SIGNALS["sm_active"],
+    "graphics_active": Signal("graphics activity", 0.02),
+    "gpu_utilisation": Signal("utilisation", 0.02),
+}
+"""What says who works, the best first; of the latter two no period is sought: they tell of kernels,
+and a kernel that waits is one."""
 ACTIVE = 1.0
 """What a share of activity can swing by."""
 
@@ -109,7 +116,7 @@ def read(
 
     if not clocks.hosts:
         return [], 0
-    signal = SIGNALS[counter]
+    signal = {**ACTIVITIES, **SIGNALS}[counter]
     selected = _PORT_READINGS if signal.is_port else _GPU_READINGS
     ((last,),) = con.execute(
         f"SELECT max(time_ns) FROM ({selected}) "  # noqa: S608  # one of two constants

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from tracekit.derive.matching import Numbering
     from tracekit.job import JobDescription
 
 T = TypeVar("T")
@@ -29,6 +30,8 @@ class Given:
     folders: Mapping[int, str]
     notes: list[str]
     """What a reader of a report should know, in words, in order of the stages."""
+    number: Numbering | None = None
+    """Who numbers the calls of communicators; None: this process."""
 
 
 class Done:

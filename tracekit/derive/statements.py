@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.derive.coherence import gridded, vertex
 from tracekit.derive.counter_period import CounterPeriod, Part
-from tracekit.derive.signals import Readings
-from tracekit.wording import plural, ranges, seconds, share
+from tracekit.derive.signals import ACTIVITIES, SIGNALS, Readings
+from tracekit.wording import natural, plural, ranges, seconds, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,14 +37,25 @@ BURST_RATIO = 0.45
 """Share of the period that most bytes take at most where they come in bursts."""
 THROUGHOUT_RATIO = 0.6
 """And at least where they flow all through it."""
+USUAL_RATIO = 0.5
+"""Of the mean: what half of the repetitions carry at least. Less is of a part of the time alone,
+such as checkpoints now and then, or loading before the work."""
 MIN_FOLDED = 0.4
 """Share of the variance that the phase explains, from which a burst comes once a period."""
 EVEN_RATIO = 1.25
-"""The busiest port beside the mean of all, up to which they are even."""
+"""The busiest port beside the mean of all that are used, up to which they are even."""
+USED_RATIO = 0.05
+"""Of the busiest port's traffic: a port with less carries storage or nothing."""
+MAX_NAMED = 8
+"""Ports that are named."""
 ACTIVE_RATIO = 0.2
 """SM activity from which a GPU is busy."""
+UTILISED_RATIO = 0.5
+"""The same of utilisation, which counts a kernel that waits as work."""
 IDLE_RATIO = 0.05
 """Share of busy readings up to which a GPU stands by."""
+BUSY_RATIO = 0.5
+"""And from which it is called busy: one that compiled once, or computes now and then, is not."""
 MIN_COPY_RATE = 2e9
 """Mean PCIe traffic of a GPU, while its SMs are idle, that is more than loading data."""
 IDLE_COPY_RATIO = 0.6
@@ -63,6 +74,8 @@ MIN_SEGMENTS = 3
 """Parts, each way, that must agree."""
 MIN_ECHO = 0.6
 """Correlation of what one node sends and the other receives."""
+MIN_CLEARER = 2.0
+"""How many times the rest to a full correlation the next best shift leaves, at least."""
 LOAD_GAP = 0.15
 """Difference of mean activity between groups of load."""
 POWER_GAP = 1.3
@@ -105,6 +118,8 @@ class Folded:
     """Share of the period that holds ``MOST`` of the bytes."""
     explained_ratio: float
     bursts_count: int
+    usual_ratio: float
+    """Of the mean: what half of the repetitions at least carry."""
     smeared_ratio: float
     """An interval's share of the period: by so much its mean widens what flows within it."""
 
@@ -114,37 +129,45 @@ def statements(
 ) -> list[Statement]:
     """What there is to say; ``signals`` by canonical counter, all times from one moment."""
     said: list[Statement] = []
-    gpus = list(signals.get("sm_active", ()))
-    said += _loads(gpus, list(signals.get("power", ())))
+    by = next((counter for counter in ACTIVITIES if signals.get(counter)), "sm_active")
+    gpus, name = list(signals.get(by, ())), ACTIVITIES[by].name
+    said += _loads(gpus, list(signals.get("power", ())), by)
     said += _independent(counter_period)
     nodes = sorted({r.node for rows in signals.values() for r in rows})
     part = next((p for p in counter_period.parts if p.is_periodic), None)
     if part is not None and counter_period.row["verdict"] == "steps":
         said += _traffic(signals, part, nodes)
-        said += _turns_within(gpus, part, nodes)
+        said += _turns_within(gpus, name, part, nodes)
     said += _offload(signals, part)
     said += _ports(signals, nodes)
     if len(nodes) == 2:
         # Steps too short for the readings would fit as well shifted by any number of them.
         is_resolved = counter_period.row["verdict"] == "steps"
-        clocks = _clocks(signals, nodes) if is_resolved else None
+        period_s = float(counter_period.row["period_ns"]) / 1e9 if is_resolved else 0.0
+        clocks = _clocks(signals, nodes, period_s) if is_resolved else None
         said += [clocks] if clocks is not None else []
         offset = (clocks.value, clocks.error or 0.0) if clocks is not None else None
-        said += _turns(gpus, nodes, offset, counter_period)
+        said += _turns(gpus, name, nodes, offset, counter_period)
     return said
 
 
 # --- loads ----------------------------------------------------------------------------------------
 
 
-def _loads(gpus: Sequence[Readings], powers: Sequence[Readings]) -> list[Statement]:
-    """Groups of GPUs by what they do, and who differs within one."""
+def _loads(gpus: Sequence[Readings], powers: Sequence[Readings], by: str) -> list[Statement]:
+    """Groups of GPUs by what they do, and who differs within one.
+
+    ``by``: the counter of ``gpus``. Of GPUs whose power alone was read, the groups are by that.
+    """
     import numpy as np
 
     gpus, powers = _meanwhile(gpus), _meanwhile(powers)
+    if not gpus:
+        return _loads_of_power(powers)
+    least = ACTIVE_RATIO if by != "gpu_utilisation" else UTILISED_RATIO
     watts = {r.gpu: float(r.values.mean()) for r in powers}
     active = {r.gpu: float(r.values.mean()) for r in gpus}
-    busy = {r.gpu: float(np.mean(r.values >= ACTIVE_RATIO)) for r in gpus}
+    busy = {r.gpu: float(np.mean(r.values >= least)) for r in gpus}
     named = {r.gpu: r for r in gpus}
     said = []
     groups = [
@@ -159,7 +182,8 @@ def _loads(gpus: Sequence[Readings], powers: Sequence[Readings]) -> list[Stateme
         share_busy = float(np.median([busy[g] for g in group]))
         power = [watts[g] for g in group if g in watts]
         drawn = f", {float(np.median(power)):.0f} W" if power else ""
-        word = "idle" if share_busy <= IDLE_RATIO else "busy"
+        word = "busy" if share_busy >= BUSY_RATIO else "mostly idle"
+        word = "idle" if share_busy <= IDLE_RATIO else word
         scope = _scope([named[g] for g in group])
         said.append(
             Statement(
@@ -167,12 +191,37 @@ def _loads(gpus: Sequence[Readings], powers: Sequence[Readings]) -> list[Stateme
                 f"{scope} {word} (busy in {share(share_busy)} of readings{drawn})",
             )
         )  # fmt: skip
-    rows = {"SM activity": gpus, "power": powers}
+    rows = {ACTIVITIES[by].name: gpus, "power": powers}
+    if by == "gpu_utilisation":
+        del rows[ACTIVITIES[by].name]  # a kernel that waits counts as one that works
     for group in groups:
-        if np.median([active[g] for g in group]) < ACTIVE_RATIO:
+        if np.median([active[g] for g in group]) < least:
             continue  # what stands by differs by what it last did
-        for name, unit in (("SM activity", ""), ("power", " W")):
+        for name in rows:
+            unit = " W" if name == "power" else ""
             said += _apart([r for r in rows[name] if r.gpu in group], unit, name)
+    return said
+
+
+def _loads_of_power(powers: Sequence[Readings]) -> list[Statement]:
+    """The same of GPUs of which nothing but their power is known."""
+    import numpy as np
+
+    watts = {r.gpu: float(r.values.mean()) for r in powers}
+    named = {r.gpu: r for r in powers}
+    groups = _split(watts, lambda low, high: low > 0 and high >= POWER_GAP * low)
+    said = []
+    for group in groups if len(groups) > 1 else []:
+        scope, drawn = (
+            _scope([named[g] for g in group]),
+            float(np.median([watts[g] for g in group])),
+        )
+        said.append(
+            Statement("load", scope, "mean power, W", drawn, None,
+                      f"{scope} at {drawn:.0f} W in the mean")
+        )  # fmt: skip
+    for group in groups:
+        said += _apart([named[g] for g in group], " W", "power")
     return said
 
 
@@ -277,7 +326,7 @@ def _traffic(
         for node in nodes:
             folded = _folded([r for c in counters for r in signals.get(c, ())
                               if r.node == node], part, node)  # fmt: skip
-            if folded is None or folded.mean < MIN_RATE:
+            if folded is None or folded.mean < MIN_RATE or folded.usual_ratio < USUAL_RATIO:
                 continue
             if folded.most_ratio <= BURST_RATIO and folded.explained_ratio >= MIN_FOLDED:
                 by_words[name, "bursts", folded.bursts_count].append((node, folded))
@@ -287,6 +336,7 @@ def _traffic(
         ratio = max(f.most_ratio for _, f in flows)
         where = ", ".join(node for node, _ in flows)
         rate = sum(f.mean for _, f in flows) / len(flows) / 1e9
+        amount = f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}"
         how = (
             f"in {plural(count, 'burst')} a period ({share(MOST)} of the bytes in "
             f"{share(ratio)} of it"
@@ -296,7 +346,7 @@ def _traffic(
         said.append(
             Statement(
                 _TELLS[name, kind], where, "share of the period that holds 80 % of the bytes",
-                ratio, None, f"{name} traffic of {where} {how}, {rate:.3g} GB/s in the mean)",
+                ratio, None, f"{name} traffic of {where} {how}, {amount} GB/s in the mean)",
                 _FITS.get((name, kind)), DECIDES,
             )
         )  # fmt: skip
@@ -362,10 +412,12 @@ def _folded(readings: Sequence[Readings], part: Part, node: str) -> Folded | Non
     if not counts.all():
         return None
     means = np.bincount(places, values, bins) / counts
+    if means.sum() <= 0:
+        return None  # ports that carry nothing
     total = float(((values - values.mean()) ** 2).sum())
     rest = float(((values - means[places]) ** 2).sum())
     ordered = np.sort(means)[::-1]
-    filled = np.cumsum(ordered) / max(ordered.sum(), 1e-9)
+    filled = np.cumsum(ordered) / ordered.sum()
     full = int(np.searchsorted(filled, MOST))
     before = float(filled[full - 1]) if full else 0.0
     most = (full + (MOST - before) / max(float(filled[full]) - before, 1e-9)) / bins
@@ -373,7 +425,17 @@ def _folded(readings: Sequence[Readings], part: Part, node: str) -> Folded | Non
     bursts = int((high & ~np.roll(high, 1)).sum())
     explained = 1 - rest / total if total else 0.0
     smeared = float(part.row["interval_ns"] / part.row["period_ns"])
-    return Folded(float(values.mean()), most, explained, bursts, smeared)
+    which = np.searchsorted(starts[~np.isnan(starts)], grid[good], side="right")
+    each = np.bincount(which, values) / np.maximum(np.bincount(which), 1)
+    usual = float(np.median(each[np.bincount(which) > 0]) / values.mean())
+    return Folded(float(values.mean()), most, explained, bursts, usual, smeared)
+
+
+def _lag(part: Part, gpu: Readings) -> float | None:
+    """By how much a GPU is behind; where ports show the rhythm, by how much its node's are."""
+    if SIGNALS[part.row["counter"]].is_port:
+        return part.lag_of(gpu.node)
+    return part.lags.get(gpu.gpu)
 
 
 # --- copies, ports --------------------------------------------------------------------------------
@@ -391,9 +453,9 @@ def _offload(signals: Mapping[str, Sequence[Readings]], part: Part | None) -> li
             copies[reading.gpu].append(reading)
     shares, rates, which = [], [], []
     for gpu in signals.get("sm_active", ()):
-        if gpu.gpu not in part.lags or gpu.gpu not in copies:
+        lag = _lag(part, gpu)
+        if lag is None or gpu.gpu not in copies:
             continue
-        lag = part.lags[gpu.gpu]
         inside = ~np.isnan(_phases(gpu.times, part.starts + lag))
         if not inside.any():
             continue
@@ -434,20 +496,25 @@ def _ports(signals: Mapping[str, Sequence[Readings]], nodes: Sequence[str]) -> l
             for reading in signals.get(counter, ()):
                 if reading.node == node:
                     total[reading.device] += float(reading.values.mean())
-        used = {p: v for p, v in total.items() if v > 0}
-        mean = sum(used.values()) / len(total) if total else 0.0
-        if len(total) < 2 or mean * len(total) < MIN_RATE:
+        whole = sum(total.values())
+        if len(total) < 2 or whole < MIN_RATE:
             continue
-        top = max(sorted(used), key=lambda p: used[p])
-        ratio = used[top] / mean
+        top = max(sorted(total), key=lambda p: total[p])
+        used = [p for p in sorted(total, key=natural) if total[p] >= USED_RATIO * total[top]]
+        ratio = total[top] / (sum(total[p] for p in used) / len(used))
+        ports = plural(len(total), "port")
+        if len(used) < len(total):
+            ports = f"{len(used)} of {ports} ({', '.join(used[:MAX_NAMED])}"
+            ports += ", ...)" if len(used) > MAX_NAMED else ")"
         how = (
-            f"evenly over {len(total)} ports (the busiest has {ratio:.2f} of their mean)"
+            f"over {ports}"
+            if len(used) == 1
+            else f"evenly over {ports}: the busiest has {ratio:.2f} of their mean"
             if ratio <= EVEN_RATIO
-            else f"unevenly over {len(total)} ports: {top} has "
-            f"{share(used[top] / sum(used.values()))} of it"
+            else f"unevenly over {ports}: {top} has {share(total[top] / whole)} of it"
         )
         said.append(
-            Statement("ports", node, "busiest port over the mean of all", ratio, None,
+            Statement("ports", node, "busiest port over the mean of those used", ratio, None,
                       f"network traffic of {node} goes {how}")
         )  # fmt: skip
     return said
@@ -462,11 +529,15 @@ def _summed(
     return [r for c in counters for r in signals.get(c, ()) if r.node == node]
 
 
-def _clocks(signals: Mapping[str, Sequence[Readings]], nodes: Sequence[str]) -> Statement | None:
+def _clocks(
+    signals: Mapping[str, Sequence[Readings]], nodes: Sequence[str], period_s: float
+) -> Statement | None:
     """How far the second node's clock is ahead, by what the one sends and the other receives.
 
     Steps repeat, so a shift by a period fits nearly as well: each part of the readings is asked by
-    itself, both ways round, and only an offset on which they agree is stated.
+    itself, both ways round, and only an offset on which they agree is stated. Where the next best
+    of a part is hardly worse, that part says nothing: whether a shift is a whole number of readings
+    then decides more than whether it is the right one.
     """
     import numpy as np
 
@@ -483,7 +554,9 @@ def _clocks(signals: Mapping[str, Sequence[Readings]], nodes: Sequence[str]) -> 
         if len(grid) < SEGMENTS * 40:
             return None
         sending, receiving = (_total(rows, grid, interval) for rows in (sent, got))
-        ways.append([sign * lag * interval for lag in _lags(sending, receiving)])
+        ways.append(
+            [sign * lag * interval for lag in _lags(sending, receiving, period_s / interval)]
+        )
     lags = np.array([lag for way in ways for lag in way])
     if min(len(way) for way in ways) < MIN_SEGMENTS:
         return None
@@ -512,8 +585,12 @@ def _total(readings: Sequence[Readings], grid: Floats, interval: float) -> Float
     return np.where(good, total, float(total[good].mean()) if good.any() else 0.0)
 
 
-def _lags(sent: Floats, received: Floats) -> list[float]:
-    """Samples by which a part of what was received is behind what was sent, part by part."""
+def _lags(sent: Floats, received: Floats, period: float) -> list[float]:
+    """Samples by which a part of what was received is behind what was sent, part by part.
+
+    ``period`` is that of the steps, in samples; a part that hardly tells one step from the next is
+    left out.
+    """
     import numpy as np
 
     lags_there = []
@@ -539,19 +616,22 @@ def _lags(sent: Floats, received: Floats) -> list[float]:
         norm = np.sqrt(energy * float((row**2).sum()))
         r = np.divide(product[lags], norm, out=np.zeros(len(lags)), where=whole & (norm > 0))
         top = int(np.argmax(r))
-        if r[top] >= MIN_ECHO:
+        second = float(r[abs(lags - lags[top]) > period / 2].max(initial=0.0))
+        if r[top] >= MIN_ECHO and 1 - second >= MIN_CLEARER * (1 - float(r[top])):
             lags_there.append(float(lags[top]) + vertex(r, top))
     return lags_there
 
 
-def _turns_within(gpus: Sequence[Readings], part: Part, nodes: Sequence[str]) -> list[Statement]:
+def _turns_within(
+    gpus: Sequence[Readings], name: str, part: Part, nodes: Sequence[str]
+) -> list[Statement]:
     """Whether GPUs of a node, whose readings share a clock, are two groups that work in turn."""
     import numpy as np
 
     said = []
     interval = float(part.row["interval_ns"]) / 1e9
     for node in nodes:
-        here = [r for r in gpus if r.node == node and r.gpu in part.lags]
+        here = [r for r in gpus if r.node == node and _lag(part, r) is not None]
         lag = part.lag_of(node)
         if len(here) < 2 or lag is None:
             continue
@@ -574,7 +654,7 @@ def _turns_within(gpus: Sequence[Readings], part: Part, nodes: Sequence[str]) ->
         scopes = [_scope([here[at] for at in group.tolist()]) for group in (first, second)]
         said.append(
             Statement(
-                "in_turn", ", ".join(scopes), "correlation of SM activity at the same moment",
+                "in_turn", ", ".join(scopes), f"correlation of {name} at the same moment",
                 float(across.mean()), None,
                 f"{scopes[0]} and {scopes[1]} work in turn: where one is busy the other idles "
                 f"(correlation {across.mean():.2f})",
@@ -586,6 +666,7 @@ def _turns_within(gpus: Sequence[Readings], part: Part, nodes: Sequence[str]) ->
 
 def _turns(
     gpus: Sequence[Readings],
+    name: str,
     nodes: Sequence[str],
     offset: tuple[float, float] | None,
     counter_period: CounterPeriod,
@@ -600,7 +681,7 @@ def _turns(
     if offset[1] > period / 10:
         return []
     interval = float(part.row["interval_ns"]) / 1e9
-    of_nodes = [[r for r in gpus if r.node == node and r.gpu in part.lags] for node in nodes]
+    of_nodes = [[r for r in gpus if r.node == node and _lag(part, r) is not None] for node in nodes]
     if not all(of_nodes):
         return []
     shifts = (0.0, offset[0])
@@ -622,7 +703,7 @@ def _turns(
         return []
     return [
         Statement(
-            "in_turn", f"{nodes[0]}, {nodes[1]}", "correlation of SM activity at the same moment",
+            "in_turn", f"{nodes[0]}, {nodes[1]}", f"correlation of {name} at the same moment",
             r, None,
             f"{nodes[0]} and {nodes[1]} work in turn: where one is busy the other idles "
             f"(correlation {r:.2f})",

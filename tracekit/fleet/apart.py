@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -56,5 +57,15 @@ def reason(error: BaseException) -> str:
     return f"internal error, a bug of tracekit: {kind}"
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=as_parent)
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=as_parent
+    ) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            # Leaving the pool waits for all that was asked, and whoever sent SIGTERM kills soon.
+            for worker in [*(getattr(pool, "_processes", None) or {}).values()]:
+                worker.terminate()
+            raise

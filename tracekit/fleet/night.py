@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from statistics import median
 from typing import Any
 
 from tracekit.findings import Severity, severity_of
 from tracekit.fleet.limits import Limits
-from tracekit.fleet.offenders import KINDS, Offender, offenders
+from tracekit.fleet.nights import Told
+from tracekit.fleet.offenders import KINDS, Offender, Watch, offenders, watch
 from tracekit.fleet.regressions import Regression, regressions, why_not_comparable
 from tracekit.fleet.rollup import Rolled
 from tracekit.fleet.store import FleetStore
@@ -91,6 +92,8 @@ class Night:
     rolled: Rolled
     regressions: tuple[Regression, ...]
     offenders: tuple[Offender, ...]
+    watch: Watch
+    """On whom else a finding lay on this date."""
     losses: tuple[Loss, ...]
     gpu_hours_per_day: float
     """Of all runs of the night, if each ran so for a day: what losses are a part of."""
@@ -122,8 +125,13 @@ def judged(
     rolled: Rolled,
     limits: Limits | None = None,
     price: Price | None = None,
+    told: Told | None = None,
 ) -> Night:
-    """What a date says beside the weeks before it; reads no other rows."""
+    """What a date says beside the weeks before it; reads no other rows.
+
+    New is what ``told``, the last night before, did not say; without one, what the rows before the
+    date would not have said.
+    """
     limits = limits or Limits()
     first = (date.fromisoformat(day) - timedelta(days=limits.window_days - 1)).isoformat()
     jobs = store.rows("job", first, day)
@@ -133,11 +141,19 @@ def judged(
     quality = _quality(jobs, today, day, limits)
     usual = quality.usual_jobs_count
     budget = store.rows("budget", day, day)
+    known = told.offenders if told is not None else None
+    offending = offenders(places, families, limits, day, known)
+    slower = regressions(jobs, limits, day)
+    if told is not None:
+        slower = [
+            replace(r, is_new=not any(t.is_of(r, limits) for t in told.regressions)) for r in slower
+        ]
     return Night(
         date=day,
         rolled=rolled,
-        regressions=tuple(regressions(jobs, limits, day)),
-        offenders=tuple(offenders(places, families, limits, day)),
+        regressions=tuple(slower),
+        offenders=tuple(offending),
+        watch=watch(places, families, limits, day, offending),
         losses=losses(budget, price),
         gpu_hours_per_day=sum(r["gpu_hours_per_day"] for r in budget),
         logged=logged(store.rows("goodput", day, day)),

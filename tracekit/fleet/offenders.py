@@ -4,7 +4,9 @@ A place that is used more has more findings by chance alone, and among thousands
 have many. So each is compared with what the others' rate would give for as often as it was used
 (binomial), over the last two nights and over four weeks, and in each the false discovery rate over
 all places is held (Benjamini and Hochberg). What is counted over two nights is asked anew each
-night, and so is taken times as often as four weeks have such nights. Who is found so is no longer
+night, and so is taken times as often as four weeks have such nights. All of this is asked of all
+findings, and of major and critical ones alone, since a place that costs a job much more than
+findings usually do is told by fewer runs; each is taken twice for it. Who is found so is no longer
 one of the others: all are asked again without, until nobody more is found, so that a known offender
 hides no second one. Runs of one job on one night share their causes: on each place they count once,
 as bad where one of them is, and as likely to be as all of them together.
@@ -15,10 +17,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from itertools import product
 from typing import Any
 
+from tracekit.findings import Severity
 from tracekit.fleet.limits import Limits
 from tracekit.stats import false_discovery
 
@@ -26,6 +30,10 @@ Row = Mapping[str, Any]
 KINDS = ("gpu", "link", "host")
 """Those that have a table, narrowest first."""
 SHOWN_RUNS = 3
+GRADINGS = (True, False)
+"""Whether grave findings alone count: asked of each place, so a chance is taken so often."""
+MAX_MORE_COUNT = 3
+"""Bad runs that a place on watch is asked for: who needs more is as the others are."""
 Families = Mapping[str, str | None]
 """Family of each run."""
 Accused = frozenset[tuple[str, str]]
@@ -56,6 +64,40 @@ class Offender:
     is_new: bool
     hosts: tuple[tuple[str, int], ...] = ()
     """Of a rack: its hosts with findings and in how many runs, the worst first."""
+    is_grave: bool = False
+    """Whether major and critical findings alone count, on it and on others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A place on which a finding lay on the date itself, and which is no offender: as evidence it
+    is that run's own diagnosis, and says what would make it more."""
+
+    kind: str
+    name: str
+    rules: tuple[str, ...]
+    severity: str | None
+    """The gravest of the date's; null: no run says."""
+    bad_count: int
+    runs_count: int
+    """Runs of the last days, as many as ``days`` says."""
+    days: int
+    others_ratio: float
+    """Part of the others' runs with a finding on them, as grave ones where this has such."""
+    more_count: int
+    """With so many more bad runs by the next date, and no clean one, it would be an offender."""
+    runs: tuple[str, ...]
+    """Its bad runs of the date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a date alone shows, and how much of it is to be expected of any date."""
+
+    places: tuple[Watched, ...]
+    """Who needs least to be an offender first."""
+    expected_count: float
+    """Places with a finding on such a date by chance, at the others' rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +146,99 @@ class _Place:
 
 
 def offenders(
-    places: Mapping[str, Sequence[Row]], families: Families, limits: Limits, until: str
+    places: Mapping[str, Sequence[Row]],
+    families: Families,
+    limits: Limits,
+    until: str,
+    known: Accused | None = None,
 ) -> list[Offender]:
     """Offenders among the rows of the tables ``host``, ``gpu`` and ``link`` by kind, up to a date.
 
-    ``families`` says which runs are of one job. New is what the rows before that date did not show.
+    ``families`` says which runs are of one job. New is who is not ``known``; without that, whom the
+    rows before that date did not show.
     """
-    before = {k: [r for r in rows if r["date"] < until] for k, rows in places.items()}
-    yesterday = _days_before(until, 1)
-    known = {(o.kind, o.name) for o in _found(before, families, limits, yesterday, set())}
+    if known is None:
+        before = {k: [r for r in rows if r["date"] < until] for k, rows in places.items()}
+        yesterday = _days_before(until, 1)
+        earlier = _found(before, families, limits, yesterday, frozenset())
+        known = frozenset((o.kind, o.name) for o in earlier)
     return _found(places, families, limits, until, known)
+
+
+def watch(
+    places: Mapping[str, Sequence[Row]],
+    families: Families,
+    limits: Limits,
+    until: str,
+    known: Collection[Offender],
+) -> Watch:
+    """Places on which a finding lay on a date itself, and which are not among the offenders; of a
+    host and its GPU or port with the same bad runs the narrower."""
+    accused: Accused = frozenset((o.kind, o.name) for o in known)
+    told = set(accused) | {("host", host) for o in known for host, _ in o.hosts}
+    told_runs = [(o.kind, set(o.runs)) for o in known]
+    tests_count = sum(len({r[kind] for r in places.get(kind, ())}) for kind in KINDS)
+    first = _days_before(until, limits.window_days - 1)
+    expected = 0.0
+    found: list[Watched] = []
+    for kind, is_grave in product(KINDS, GRADINGS):
+        rows = _graded({kind: places.get(kind, ())}, is_grave)[kind]
+        for place, ratio in _others(_places(kind, rows, first, until), None, accused):
+            today = [r for r in place.runs if r["date"] == until]
+            expected += 0.0 if is_grave else 1 - (1 - ratio) ** len(today)
+            bad = {r["run"] for r in today if r["rules"]}
+            is_told = (kind, place.name) in told or any(
+                of != kind and bad <= runs for of, runs in told_runs
+            )
+            if bad and not is_told:
+                one = _watched(place, families, until, ratio, tests_count, limits)
+                found.append(one)
+                told.add((kind, place.name))
+                told_runs.append((kind, bad))
+    near = [w for w in found if w.more_count <= MAX_MORE_COUNT]
+    return Watch(
+        tuple(sorted(near, key=lambda w: (w.more_count, _weight(w), w.kind, w.name))), expected
+    )
+
+
+def _weight(watched: Watched) -> int:
+    return -Severity(watched.severity).weight if watched.severity else 0
+
+
+def _watched(
+    place: _Place,
+    families: Families,
+    until: str,
+    ratio: float,
+    tests_count: int,
+    limits: Limits,
+) -> Watched:
+    first = _days_before(until, limits.recent_days - 1)
+    recent = replace(place, runs=tuple(r for r in place.runs if r["date"] >= first))
+    today = [r for r in recent.bad if r["date"] == until]
+    cases = recent.cases(families)
+    bad_count = sum(is_bad for is_bad, _ in cases)
+    chances = [1 - (1 - ratio) ** count for _, count in cases]
+
+    def q_value(more: int) -> float:
+        of_all = [*chances, *[ratio] * more]
+        return tests_count * _any_span(bad_count + more, of_all, limits.recent_days, limits)
+
+    least = max(1, limits.min_bad_count - bad_count)
+    enough = (n for n in range(least, MAX_MORE_COUNT + 1) if q_value(n) <= limits.max_q)
+    severities = [Severity(r["severity"]) for r in today if r.get("severity")]
+    return Watched(
+        kind=place.kind,
+        name=place.name,
+        rules=tuple(sorted({rule for r in today for rule in r["rules"]})),
+        severity=max(severities, key=lambda s: s.weight, default=None),
+        bad_count=len({r["run"] for r in recent.bad}),
+        runs_count=len({r["run"] for r in recent.runs}),
+        days=limits.recent_days,
+        others_ratio=ratio,
+        more_count=next(enough, MAX_MORE_COUNT + 1),
+        runs=tuple(dict.fromkeys(r["run"] for r in today))[-SHOWN_RUNS:],
+    )
 
 
 def _days_before(day: str, count: int) -> str:
@@ -128,6 +253,7 @@ class _Tested:
     p_value: float
     """Of so many bad runs in any span of four weeks that is as long as this, or as the place was
     seen."""
+    is_grave: bool
 
 
 def _found(
@@ -135,7 +261,7 @@ def _found(
     families: Families,
     limits: Limits,
     until: str,
-    known: set[tuple[str, str]],
+    known: Accused,
 ) -> list[Offender]:
     racked = [{**r, "rack": rack} for r in places.get("host", ()) if (rack := r.get("rack"))]
     rows = {**{kind: places.get(kind, ()) for kind in KINDS}, "rack": racked}
@@ -147,8 +273,8 @@ def _found(
         judged = _judged(rows, families, limits, until, accused)
         everywhere = everywhere or [t for t, _ in judged]
         found: set[tuple[str, str]] = set()
-        # Of both spans the longer one says more, where both tell. Without a bad run of late it was
-        # drained, or repaired.
+        # Of both spans the longer one says more, where both tell, and of both gradings all
+        # findings. Without a bad run of late it was drained, or repaired.
         for one, q in judged:
             key = (one.place.kind, one.place.name)
             if q <= limits.max_q:
@@ -169,18 +295,36 @@ def _judged(
     until: str,
     accused: Accused,
 ) -> list[tuple[_Tested, float]]:
-    """Every place that is not accused yet by both spans, the shorter first, with its q-value among
-    those of the span: what was found before makes nobody else more suspect."""
+    """Every place that is not accused yet by both spans, the shorter first, and both gradings, with
+    its q-value among those of the same: what was found before makes nobody else more suspect."""
     judged: list[tuple[_Tested, float]] = []
+    graded = {is_grave: _graded(rows, is_grave) for is_grave in GRADINGS}
     for days in sorted({limits.recent_days, limits.window_days}):
-        tested = [
-            t
-            for kind, of_kind in rows.items()
-            for t in _tested(kind, of_kind, days, families, limits, until, accused)
-            if (t.place.kind, t.place.name) not in accused
-        ]
-        judged += zip(tested, false_discovery([t.p_value for t in tested]), strict=True)
+        for is_grave, by_kind in graded.items():
+            tested = [
+                t
+                for kind, of_kind in by_kind.items()
+                for t in _tested(kind, of_kind, days, families, limits, until, accused, is_grave)
+                if (t.place.kind, t.place.name) not in accused
+            ]
+            judged += zip(tested, false_discovery([t.p_value for t in tested]), strict=True)
     return judged
+
+
+def _graded(rows: Mapping[str, Sequence[Row]], is_grave: bool) -> Mapping[str, Sequence[Row]]:
+    """Rows as if there were no findings but grave ones."""
+    if not is_grave:
+        return rows
+    return {
+        kind: [row if is_row_grave(row) or not row["rules"] else {**row, "rules": []} for row in of]
+        for kind, of in rows.items()
+    }
+
+
+def is_row_grave(row: Row) -> bool:
+    """Whether a major or critical finding lies on the place in this run. Rows of before fleet
+    format 5 do not say."""
+    return row.get("severity") in (Severity.MAJOR, Severity.CRITICAL)
 
 
 def _tested(
@@ -191,6 +335,7 @@ def _tested(
     limits: Limits,
     until: str,
     accused: Accused,
+    is_grave: bool,
 ) -> list[_Tested]:
     """Every place of a kind over so many days, against the others of its kind."""
     whole = _places(kind, rows, _days_before(until, limits.window_days - 1), until)
@@ -203,12 +348,17 @@ def _tested(
         bad_count = sum(is_bad for is_bad, _ in cases)
         p_value = 1.0
         if bad_count >= limits.min_bad_count:
-            p_value = at_least(bad_count, [1 - (1 - ratio) ** count for _, count in cases])
-            # Four weeks have as many such spans, and each was asked or will be.
             seen_days = 1 + (date.fromisoformat(until) - date.fromisoformat(first[place.name])).days
-            p_value = min(1.0, p_value * limits.window_days / min(days, seen_days))
-        tests.append(_Tested(place, days, ratio, p_value))
+            chances = [1 - (1 - ratio) ** count for _, count in cases]
+            p_value = _any_span(bad_count, chances, min(days, seen_days), limits)
+        tests.append(_Tested(place, days, ratio, p_value, is_grave))
     return tests
+
+
+def _any_span(bad: int, chances: Sequence[float], days: int, limits: Limits) -> float:
+    """Chance of so many in any span of four weeks, and by either grading: four weeks have as many
+    spans, and each was asked or will be."""
+    return min(1.0, at_least(bad, chances) * limits.window_days / days * len(GRADINGS))
 
 
 def _others(
@@ -281,6 +431,7 @@ def _offender(one: _Tested, q: float, is_new: bool) -> Offender:
         runs=tuple(dict.fromkeys(r["run"] for r in bad))[-SHOWN_RUNS:],
         is_new=is_new,
         hosts=place.bad_hosts,
+        is_grave=one.is_grave,
     )
 
 
@@ -289,7 +440,11 @@ def _narrowest(
 ) -> list[Offender]:
     """Of offenders whose bad runs are nearly the same ones, the narrowest; and of a rack that
     stands out without its worst host, no host apart: its sentence names them."""
-    bad = {(t.place.kind, t.place.name, t.days): {r["run"] for r in t.place.bad} for t in tests}
+    bad = {
+        (t.place.kind, t.place.name, t.days): {r["run"] for r in t.place.bad}
+        for t in tests
+        if not t.is_grave
+    }
 
     def runs(offender: Offender, days: int) -> set[str]:
         return bad.get((offender.kind, offender.name, days), set())

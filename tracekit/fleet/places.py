@@ -101,10 +101,11 @@ def _listed(
     page_of: Mapping[tuple[str, str], str],
     known: Known,
 ) -> str:
+    watched = {(w.kind, w.name) for w in known.night.watch.places}
     rows = [
         [
             linked(page_of.get((kind, p.name)), safe(p.name)),
-            "stands out" if p.offender else "",
+            "stands out" if p.offender else "watch" if (kind, p.name) in watched else "",
             (str(len(p.runs)), len(p.runs)),
             (str(len(p.bad)), len(p.bad)),
             (share(p.bad_ratio), p.bad_ratio),

@@ -78,21 +78,26 @@ class Regression:
 def regressions(jobs: Sequence[Row], limits: Limits, until: str) -> list[Regression]:
     """What got slower within these rows of the table ``job`` and still is at ``until``.
 
-    New is what the rows before that date did not show.
+    New is what the rows before that date did not show, or showed at another time: a family that
+    gets slower once more is told once more.
     """
-    earlier = {
-        r.key for r in _grouped(_series([j for j in jobs if j["date"] < until], limits), limits)
-    }
+    before = [j for j in jobs if j["date"] < until]
+    earlier = {r.key: r.date for r in _grouped(_series(before, limits), limits)}
     return [
         Regression(
             change=r.change,
             date=r.date,
             families=r.families,
             unmoved_count=r.unmoved_count,
-            is_new=r.key not in earlier,
+            is_new=r.key not in earlier
+            or _days_between(earlier[r.key], r.date) > limits.same_cause_days,
         )
         for r in _grouped(_series(jobs, limits), limits)
     ]
+
+
+def _days_between(one: str, other: str) -> int:
+    return abs((date.fromisoformat(other) - date.fromisoformat(one)).days)
 
 
 Series = dict[str, list[Row]]

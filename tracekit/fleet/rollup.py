@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from tracekit.cluster import Cluster
+from tracekit.errors import StoreError
 from tracekit.fleet.apart import in_processes, in_turn, reason
 from tracekit.fleet.diagnosed import Row, Tables, diagnosed
 from tracekit.fleet.elsewhere import diagnosed_elsewhere
@@ -53,17 +54,26 @@ def rolled_up(
     config: Mapping[str, Any] | None = None,
     diagnose: Diagnose | None = None,
     cluster: Cluster | None = None,
+    is_interrupted: Callable[[], bool] = lambda: False,
 ) -> Rolled:
     """Bring what the tables hold up to the lake: of one date, or since one, or all.
 
     Runs whose generation the tables hold already are not read. A run that fails is named and
     never stops the others. With ``cluster`` its workers diagnose them. StoreError where another
     rollup is at work, or the tables are broken; ClusterError where the workers do not see the lake.
+    KeyboardInterrupt where ``is_interrupted`` says so after a run: a library that makes an error of
+    its own of an interrupt must not make that run a failed one.
     """
     store = FleetStore(lake.fleet)
     if dry_run:
         return _planned(lake, store, date, since)[0]
     with lake.rolling_up() as alive, ExitStack() as stack:
+
+        def go_on() -> None:
+            alive()
+            if is_interrupted():
+                raise KeyboardInterrupt
+
         plan, pending, restamped = _planned(lake, store, date, since)
         store.write_ledger(restamped)
         is_alone = diagnose is not None or workers == 1
@@ -75,12 +85,12 @@ def rolled_up(
             drop = stack.enter_context(lake.drop())
         for batch in _batches(pending, cluster):
             if cluster is not None:
-                told = _by_workers(diagnosed_elsewhere(cluster, drop, batch, config, alive))
+                told = _by_workers(diagnosed_elsewhere(cluster, drop, batch, config, go_on))
             elif is_alone:
                 told = in_turn(ask, batch)
             else:
                 told = in_processes(ask, batch, workers)
-            good, bad = _written(store, batch, told, alive)
+            good, bad = _written(store, batch, told, go_on)
             done += good
             failed += bad
     dates = {e.card.date for e in pending if e.card and e.name in set(done)}
@@ -99,6 +109,14 @@ def _planned(
     """What is to be done, of which runs, and what the ledger says of runs that it need not open
     another time."""
     ledger = store.ledger()
+    newer = max((r["schema_version"] or 0 for r in ledger.values()), default=0)
+    if newer > SCHEMA_VERSION:
+        # Its rows would be made again without what this tracekit does not know, night after night.
+        raise StoreError(
+            f"{store.folder}: a newer tracekit wrote these tables (format {newer}; this one, "
+            f"{__version__}, writes {SCHEMA_VERSION})",
+            hint="upgrade this tracekit: all that write a lake need one version",
+        )
     known = {n: Known(r["date"], r["key"], r["stamp"]) for n, r in ledger.items() if _is_whole(r)}
     found = lake.changed(known, since=date or since, until=date)
     pending = [e for e in found.new if e.card is not None]
@@ -131,7 +149,7 @@ Told = Iterable[tuple[Entry, Tables | str]]
 
 
 def _written(
-    store: FleetStore, batch: Sequence[Entry], told: Told, alive: Callable[[], object]
+    store: FleetStore, batch: Sequence[Entry], told: Told, go_on: Callable[[], object]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """The rows of some runs, in place of what the tables had of them."""
     before = store.ledger()
@@ -147,7 +165,7 @@ def _written(
     tables: dict[str, list[Row]] = {}
     reasons: dict[str, str] = {}
     for entry, said in told:
-        alive()
+        go_on()
         if isinstance(said, str):
             reasons[entry.name] = said
             continue

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.placement.hosts import canonical
+from tracekit.findings import Severity
 from tracekit.fleet.lake import Card
 
 if TYPE_CHECKING:
@@ -159,17 +160,23 @@ def _places(named: Iterable[tuple[str, Finding]]) -> dict[str, Row]:
     """Rules and costs by name of the place."""
     rules: dict[str, set[str]] = defaultdict(set)
     costs: dict[str, list[float]] = defaultdict(list)
+    severities: dict[str, list[Severity]] = defaultdict(list)
     for name, finding in named:
         rules[name].add(finding.rule)
+        severities[name].append(finding.severity)
         if finding.impact.gpu_hours_per_day is not None:
             costs[name].append(finding.impact.gpu_hours_per_day)
     return {
-        name: {"rules": sorted(place_rules), "gpu_hours_per_day": max(costs[name], default=None)}
+        name: {
+            "rules": sorted(place_rules),
+            "severity": str(max(severities[name], key=lambda s: s.weight)),
+            "gpu_hours_per_day": max(costs[name], default=None),
+        }
         for name, place_rules in rules.items()
     }
 
 
-_CLEAN: Row = {"rules": [], "gpu_hours_per_day": None}
+_CLEAN: Row = {"rules": [], "severity": None, "gpu_hours_per_day": None}
 
 
 def _racks(run: OpenRun) -> dict[str, str]:

@@ -149,8 +149,11 @@ def _named(night: Night, pages: Mapping[str, str], reports: Reports) -> list[tup
         (page_name("family", f.family), f"Job {safe(f.job_name or f.family)}") for f in families
     ]
     named += [
-        (page_name(o.kind, o.name), f"{summary.NOUNS[o.kind]} {safe(o.name)}")
-        for o in night.offenders
+        (page_name(kind, name), f"{summary.NOUNS[kind]} {safe(name)}")
+        for kind, name in [
+            *((o.kind, o.name) for o in night.offenders),
+            *((w.kind, w.name) for w in night.watch.places[: summary.SHOWN_WATCHED]),
+        ]
     ]
     shown = [one.run for one in summary.told(night) if one.run in reports.pages]
     return [
@@ -205,7 +208,10 @@ def _index(
             {
                 "name": "night",
                 "title": f"Night of {night.date}",
-                "texts": summary.sentences(night),
+                "texts": [
+                    *summary.sentences(night),
+                    *(f"Watch: {line}" for line in summary.watch_lines(night)),
+                ],
                 "links": named,
             },
             {"name": "losses", "title": "What the nights lost", "figure": drawn},

@@ -12,8 +12,10 @@ often, or by whom, a night was written: rows hold no time of writing, only the l
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +42,8 @@ LEDGER_FILES_COUNT = 16
 """So many files it grows to before it is one again, which is when old files of all tables go."""
 SWEEP_AFTER_HOURS = 168
 """How long who reads a version may take, and whoever writes one."""
+FILE_BYTES = 16 * 1024
+"""At most what a small file takes beside its rows, with its part of the log: schema, statistics."""
 _CONFIGURATION = {"delta.checkpointInterval": "20"}
 """A table is opened by its last checkpoint and the commits since: a night must not read all nights
 that ever were."""
@@ -89,8 +93,25 @@ class FleetStore:
         """Let the rows of some runs be these, and no others on these dates."""
         keys = {"run": set(names), "date": set(dates)}
         if keys["run"] and keys["date"]:
+            self._check_space(rows, len(keys["date"]))
             for each in TABLES:
                 self._replace(each, rows.get(each.name, ()), keys)
+
+    def _check_space(self, rows: Rows, dates_count: int) -> None:
+        """StoreError where a disk is too full for these rows: found half way, the library's threads
+        print what they were doing, and half the tables are written in vain."""
+        if self._options is not None:
+            return
+        wanted = len(TABLES) * dates_count * FILE_BYTES
+        wanted += sum(_arrow(table(n), of).nbytes for n, of in rows.items())
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(Path(self.folder).parent).free
+            if free < wanted:
+                raise StoreError(
+                    f"{self.folder}: cannot be written ({os.strerror(errno.ENOSPC)}: "
+                    f"{wanted / 1e6:.1f} MB may be needed, {free / 1e6:.1f} MB are free)",
+                    hint="make room and call again: what nights wrote before is whole",
+                )
 
     def rows(self, name: str, since: str | None = None, until: str | None = None) -> list[Row]:
         """Rows of a table between two dates (both included), in the order of its grain; only
@@ -129,6 +150,7 @@ class FleetStore:
     def _read(self, each: Table, since: str | None = None, until: str | None = None) -> list[Row]:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
+        from pyarrow import ArrowException
 
         bounds = [(">=", since), ("<=", until)]
         filters = [("date", op, value) for op, value in bounds if value is not None]
@@ -142,7 +164,7 @@ class FleetStore:
                 rows = read.to_pylist()
             except TableNotFoundError:
                 return []
-            except (DeltaError, OSError) as error:
+            except (DeltaError, OSError, ArrowException) as error:
                 # An answer that is cut in its middle is not asked again by the library.
                 if self._options is None or tried == TRIES - 1:
                     raise self._failed(each, "read", error) from None
@@ -211,7 +233,10 @@ class FleetStore:
 
     def _failed(self, each: Table, done: str, error: Exception) -> StoreError:
         """What went wrong, without the library's words: they may quote what a store answered."""
-        hint = "remove the folder fleet, and tracekit rollup makes it again from the runs"
+        hint = (
+            "put a copy of the folder fleet in its place; or remove it, and tracekit rollup makes "
+            "it again from the runs that are there, without those that were pruned"
+        )
         why = type(error).__name__
         if self._options is not None:
             hint = (

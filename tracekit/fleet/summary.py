@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.fleet.night import Loss, Night, regression_severity
-from tracekit.fleet.offenders import Offender
+from tracekit.fleet.offenders import Offender, Watched
 from tracekit.fleet.regressions import FamilyChange, Regression
 from tracekit.fleet.reports import Reports
 from tracekit.report.job_words import PART_NAMES
@@ -20,6 +20,7 @@ from tracekit.wording import cut, plural, safe, seconds, share, some
 
 SHOWN_FAMILIES = 4
 SHOWN_LOSSES = 5
+SHOWN_WATCHED = 3
 SHOWN_NAMES = 4
 SMALL_AMOUNT = 100
 """Money and kilowatt-hours below which hundredths are told."""
@@ -91,6 +92,7 @@ def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
             parts.append(f"{'':<10}Report of {safe(one.run)}: {report}")
     if not said:
         parts.append(_silence(night))
+    parts += [f"{'WATCH':<10}{line}" for line in watch_lines(night)]
     parts += [f"{'LOST':<10}{line}" for line in _losses(night)]
     parts += [f"{'LOGGED':<10}{line}" for line in logged_lines(night)]
     parts += [f"{'DATA':<10}{line}" for line in data_lines(night)]
@@ -122,6 +124,7 @@ def to_markdown(night: Night, links: Links | None = None) -> str:
         lines.append(line)
     if not said:
         lines.append(_silence(night))
+    lines += [f"- watch: {escaped(line)}" for line in watch_lines(night)]
     lines += [f"- lost: {escaped(line)}" for line in _losses(night)]
     lines += [f"- logged: {escaped(line)}" for line in logged_lines(night)]
     lines += [f"- data: {escaped(line)}" for line in data_lines(night)]
@@ -211,7 +214,7 @@ def offender_sentence(offender: Offender) -> str:
     cost = ""
     if offender.gpu_hours_per_day is not None:
         cost = f", up to {offender.gpu_hours_per_day:,.0f} GPU-hours a day"
-    others = "others"
+    others = "others as gravely" if offender.is_grave else "others"
     if offender.hosts:
         told = some([f"{safe(host)} {count}" for host, count in offender.hosts], SHOWN_NAMES)
         cost += f": {told}"
@@ -221,6 +224,30 @@ def offender_sentence(offender: Offender) -> str:
         f"{offender.bad_count} of its {plural(offender.runs_count, 'run')} in "
         f"{plural(offender.days, 'day')}, since {offender.since}{cost} "
         f"({others} in {share(offender.others_ratio)} of runs; q {offender.q_value:.1g})."
+    )
+
+
+def watch_lines(night: Night) -> list[str]:
+    """On whom else a finding lay on this date, what would confirm it, and how many such places any
+    date has by chance: none of them is called an offender."""
+    watched = night.watch.places
+    lines = [_watched(one) for one in watched[:SHOWN_WATCHED]]
+    if len(watched) > SHOWN_WATCHED:
+        lines.append(f"{len(watched) - SHOWN_WATCHED} more hosts, GPUs or ports with a finding")
+    if lines:
+        # Once a night: it holds for all of them.
+        lines[-1] += f" By chance a date like this has {night.watch.expected_count:.1g} such."
+    return lines
+
+
+def _watched(one: Watched) -> str:
+    grade = f" ({one.severity})" if one.severity is not None else ""
+    more = "one more bad run" if one.more_count == 1 else f"{one.more_count} more bad runs"
+    return (
+        f"{NOUNS[one.kind]} {safe(one.name)}: {', '.join(one.rules[:3])}{grade} in {one.bad_count} "
+        f"of its {plural(one.runs_count, 'run')} in {plural(one.days, 'day')} (others in "
+        f"{share(one.others_ratio)} of runs): not yet a repeat offender; {more} the next day, and "
+        "no clean one, would make it one."
     )
 
 
@@ -296,6 +323,13 @@ def data_lines(night: Night) -> list[str]:
         lines.append(
             f"{plural(quality.jobs_count, 'run')}, usually {quality.usual_jobs_count:g}: "
             "what is missing is not judged"
+        )
+    earlier = [d for d in night.rolled.dates if d < night.date]
+    if earlier:
+        told = earlier[0] if len(earlier) == 1 else f"{earlier[0]} to {earlier[-1]}"
+        lines.append(
+            f"new runs are of earlier dates, too ({told}): losses and data here are of "
+            f"{night.date} alone, --date {earlier[-1]} tells that night"
         )
     lines += _some("without steps", quality.without_steps)
     lines += _some("read in part, or with ranks missing", quality.partial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracekit.schema import Column, Table
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised when rows of a run would come out otherwise; part of what the ledger compares."""
 
 
@@ -17,6 +17,7 @@ _RUN = _c("run", "VARCHAR", "Name of the run in the lake.")
 _COST = (
     _c("gpu_hours_per_day", "DOUBLE", "What it loses in a day while it lasts; null: not priced."),
 )
+_SEVERITY = _c("severity", "VARCHAR", "The gravest of these; null: no finding, or an older row.")
 
 
 def _table(name: str, doc: str, grain: tuple[str, ...], *columns: Column) -> Table:
@@ -94,6 +95,7 @@ TABLES = (
         ),
         _c("ranks_count", "INTEGER", "Its ranks with a trace."),
         _c("rules", "VARCHAR[]", "Rules of findings on it alone or nearly so, sorted."),
+        _SEVERITY,
         *_COST,
     ),
     _table(
@@ -103,6 +105,7 @@ TABLES = (
         _c("gpu", "VARCHAR", "UUID, PCI address with its host, or as the finding names it."),
         _c("host", "VARCHAR", "Its host; null when unknown."),
         _c("rules", "VARCHAR[]", "Rules of findings on it, sorted."),
+        _SEVERITY,
         *_COST,
     ),
     _table(
@@ -111,6 +114,7 @@ TABLES = (
         ("link",),
         _c("link", "VARCHAR", "node:port, as findings name it."),
         _c("rules", "VARCHAR[]", "Rules of findings on it, sorted."),
+        _SEVERITY,
         *_COST,
     ),
     _table(

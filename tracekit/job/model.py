@@ -204,7 +204,8 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     """What the columns of a table of counters are: time, gpu (NVML index), uuid, pci, host, pod,
     model, port, priority, queue, lane, metric, value or a counter's name, and the header, with its
     unit in brackets where the header does not state it. In a table with a number a row, a counter's
-    name in its metric column.
+    name in its metric column. Of devices with numbers the keys are as their headers would be:
+    gpu0_power_w, ib3_tx_bytes_s.
     """
     step_pattern: Text | None = None
     """Of a training log: how a line that reports a step reads, as a regular expression with named

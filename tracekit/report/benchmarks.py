@@ -67,11 +67,11 @@ def benchmarks_alone(rows: Sequence[Row], limits: ReportThresholds) -> Judgement
         row, fall = falls[0]
         more = f" ({plural(len(falls) - 1, 'more benchmark')} too)" if len(falls) > 1 else ""
         return say("not_enough_data", f"{_name(row)}{more}: {_why(fall)}", CAPTURE_FALL)
+    them = "it" if len(rows) == 1 else "them"
     return say(
         "not_enough_data",
         f"Cannot tell whether that is as fast as it should be: {plural(len(rows), 'benchmark')} "
-        f"ran to the end ({peak / 1e9:.1f} GB/s at most), and the rules that read them found no "
-        "fault.",
+        f"measured {peak / 1e9:.1f} GB/s at most, and the rules that read {them} found no fault.",
         "run the same benchmark on hosts that are known to be well, and diagnose both logs at once",
     )
 

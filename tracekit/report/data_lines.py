@@ -72,11 +72,7 @@ def data_lines(
     silence_s = _silence_at_end_s(facts, limits)
     if silence_s is not None:
         lines.append(f"no rank communicates in the last {silence_s:.0f} s of its capture")
-    if facts.steps.inferred_ranks:
-        lines.append(
-            f"steps of {_ranks(facts.steps.inferred_ranks)} are not marked: inferred from the "
-            "period of the updates of the parameters"
-        )
+    lines += _inferred_lines(facts)
     lines += _activity_lines(facts)
     if facts.steps.warmup_keys:
         lines.append(f"{plural(len(facts.steps.warmup_keys), 'warm-up step')} left out")
@@ -128,9 +124,25 @@ def _file_lines(inputs: Sequence[InputFile]) -> list[str]:
     logs = [file for file in inputs if file.kind == "job_log"]
     if logs and not any(file.rows for file in inputs):
         named = logs[0].path.rsplit("/", 1)[-1]
+        advice = (logs[0].reason or "").partition("; ")[2] or "see --format json"
+        lines.append(f"no line of {named} is known as a step's: {advice}")
+    return lines
+
+
+def _inferred_lines(facts: Facts) -> list[str]:
+    """Whose steps nothing marked, and what they are inferred from."""
+    repeating = facts.steps.repeating_ranks
+    updating = [r for r in facts.steps.inferred_ranks if r not in repeating]
+    lines = []
+    if updating:
         lines.append(
-            f"no line of {named} is known as a step's: how its steps read, job.toml may say "
-            "([[source]] path, step_pattern)"
+            f"steps of {_ranks(updating)} are not marked: inferred from the period of the updates "
+            "of the parameters"
+        )
+    if repeating:
+        lines.append(
+            f"{_ranks(repeating)} mark no steps and update no parameters: a step is what they "
+            "repeat"
         )
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, say
@@ -18,7 +19,7 @@ def history_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
     if summary is None:
         return []
     lines = [_steps(summary, limits)] if facts.ranks else []
-    return lines + _profiled(facts, limits)
+    return lines + _profiled(facts, limits) + _outstanding(facts, summary, limits)
 
 
 def summary_of(facts: Facts) -> Row | None:
@@ -28,9 +29,8 @@ def summary_of(facts: Facts) -> Row | None:
 
 def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement:
     """The verdict on a job of which only a training log is known."""
-    spent_ns = (summary["mean_ns"] or 0) * summary["steps_count"]
-    shown = [r for r in facts.of("slow_episode") if _counts(r, spent_ns, limits)]
-    shown.sort(key=lambda r: (-(r["lost_ns"] or 0), r["first_step"]))
+    spent_ns = _spent_ns(summary)
+    shown = _shown(facts, summary, limits)
     if not shown and _is_uneven(summary, limits):
         return say(
             "unexplained",
@@ -46,16 +46,57 @@ def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement
             "shorter, only a trace of some steps shows.",
             "profile five or more steps after warm-up, with a schedule that marks steps",
         )
-    told = "; ".join(_episode(r, summary) for r in shown[:SHOWN_EPISODES])
-    more = f"; and {len(shown) - SHOWN_EPISODES} more" if len(shown) > SHOWN_EPISODES else ""
+    told = _told(shown, summary)
     lost_ns = sum(r["lost_ns"] or 0 for r in shown)
     return say(
         "unexplained",
-        f"{sentence(told)}{more}. In the {_steps(summary, limits)}.",
+        f"{sentence(told)}. In the {_steps(summary, limits)}.",
         "what happened then: tracekit query RUN slow_episode; give the logs of hosts, GPUs and "
         "network of that time beside this one",
         min(1.0, lost_ns / spent_ns) if spent_ns else None,
     )
+
+
+def _spent_ns(summary: Row) -> float:
+    return float((summary["mean_ns"] or 0) * summary["steps_count"])
+
+
+def _shown(facts: Facts, summary: Row, limits: ReportThresholds) -> list[Row]:
+    """What stands out in the job and is worth a sentence, what costs most first."""
+    spent_ns = _spent_ns(summary)
+    shown = [r for r in facts.of("slow_episode") if _counts(r, spent_ns, limits)]
+    return sorted(shown, key=lambda r: (-(r["lost_ns"] or 0), r["first_step"]))
+
+
+def _told(shown: Sequence[Row], summary: Row) -> str:
+    told = "; ".join(_episode(r, summary) for r in shown[:SHOWN_EPISODES])
+    more = f"; and {len(shown) - SHOWN_EPISODES} more" if len(shown) > SHOWN_EPISODES else ""
+    return told + more
+
+
+def _outstanding(facts: Facts, summary: Row, limits: ReportThresholds) -> list[str]:
+    """What stands out in the job, and whether traces of these steps can be of it."""
+    shown = _shown(facts, summary, limits)[:SHOWN_EPISODES]
+    if not facts.ranks or not shown:
+        return []
+    told = f"in the job: {_told(shown, summary)}"
+    window = next(iter(facts.of("profiled_window")), None)
+    if window is None or window["first_step"] is None:
+        return [f"{told} (where the profiled steps lie is not known)"]
+    if any(_is_within(window, row) for row in shown):
+        return [told]
+    return [f"{told}: none of it was profiled, so the traces cannot say why"]
+
+
+def _is_within(window: Row, row: Row) -> bool:
+    """Whether some of the profiled steps are of what stands out."""
+    first, last = window["first_step"], window["last_step"]
+    if row["kind"] == "restart" or last < row["first_step"] or first > row["last_step"]:
+        return False
+    if row["kind"] != "periodic" or not row["period_count"]:
+        return True
+    since = (last - row["first_step"]) % row["period_count"]  # steps behind the last of them
+    return bool(since <= last - first)
 
 
 def _is_uneven(summary: Row, limits: ReportThresholds) -> bool:

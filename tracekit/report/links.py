@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracekit.findings import Finding, confidence_from, ordered, severity_of
+from tracekit.findings import Finding, Severity, confidence_from, ordered, severity_of
 from tracekit.report.judgement import LIMITS, ReportThresholds
 from tracekit.rules import rule
 from tracekit.rules.base import Facts
@@ -27,6 +27,7 @@ def link_symptoms(
         cost = sum(f.impact.s_per_step or 0.0 for f in causes)
         if causes and (
             _is_stated(causes, symptom)
+            or any(_is_bounded_by(symptom, cause) for cause in causes)
             or cost >= limits.min_explained_ratio * (symptom.impact.s_per_step or 0.0)
         ):
             causes_of[symptom.id] = [f.id for f in ordered(causes)]
@@ -49,6 +50,21 @@ def _is_stated(causes: Sequence[Finding], symptom: Finding) -> bool:
         return lends is not None
     (first, *others) = causes
     return not others and first.impact.s_per_step is None and not first.counter_evidence
+
+
+def _is_bounded_by(symptom: Finding, cause: Finding) -> bool:
+    """Whether a grave cause names the very ranks of a symptom whose cost is no more than a bound,
+    and lies within it: before and behind a stage of a pipeline neighbours wait for one delay, which
+    together is more than the step loses."""
+    low_s, cost_s = symptom.impact.low_s_per_step, cause.impact.s_per_step
+    return (
+        "lateness" in {*rule(cause.rule).explains} & {*rule(symptom.rule).symptom_of}
+        and bool(symptom.scope.ranks)
+        and set(symptom.scope.ranks) == set(cause.scope.ranks)
+        and cause.severity.weight >= max(symptom.severity.weight, Severity.MAJOR.weight)
+        and None not in (low_s, cost_s)
+        and (low_s or 0.0) <= (cost_s or 0.0)
+    )
 
 
 def _priced(cause: Finding, symptoms: Sequence[Finding]) -> Finding:

@@ -55,6 +55,10 @@ def nccl_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
             lines.append(f"{name}{way} {bus / 1e9:.1f} GB/s on average{more}{fall}")
         elif row["is_complete"] and not row["rows_count"]:
             lines.append(f"{name} ran to its end and measured nothing: it ran on one GPU")
+        elif row["is_complete"]:
+            peak = float(row["peak_bus_bytes_per_s"] or 0)
+            sizes = plural(int(row["rows_count"]), "size")
+            lines.append(f"{name}, a table alone: {sizes}, {peak / 1e9:.1f} GB/s at most{fall}")
         else:
             of = row["expected_rows_count"]
             lines.append(

@@ -29,15 +29,31 @@ def unequal_waiting(
     who = ranks_phrase(late, facts.ranks)
     verb, their = ("seems", "its") if len(late) == 1 else ("seem", "their")
     doing = _what_takes_longer(steps, limits, late, others)
+    apart_ns = _clocks_apart_ns(facts, late)
+    reason, advice = "No rule here found the reason.", ""
+    if apart_ns > held_ns:
+        reason = (
+            f"Who comes late by how much is not claimed: their clocks may be "
+            f"{seconds(apart_ns / 1e9)} apart."
+        )
+        advice = (
+            "; if one clock wrote all files, say so in job.toml ([clocks] shared = true) and run "
+            "this again"
+        )
     return say(
         "unexplained",
         f"{who} {verb} to hold up the others, which wait {seconds(held_ns / 1e9)} more of each "
-        f"{seconds(steps.step_ns / 1e9)} step in communication{doing}. No rule here found the "
-        f"reason.",
+        f"{seconds(steps.step_ns / 1e9)} step in communication{doing}. {reason}",
         f"compare {who.lower()} with {their} peers: {'kernels' if facts.has_gpu else 'operators'}, "
-        "input, host",
+        f"input, host{advice}",
         held_ns / steps.step_ns,
     )
+
+
+def _clocks_apart_ns(facts: Facts, ranks: Collection[int]) -> int:
+    """By how much the clocks of these ranks and of those whom they meet may be apart."""
+    rows = facts.of("exit_lateness")
+    return max((int(r["error_ns"] or 0) for r in rows if r["rank"] in ranks), default=0)
 
 
 def late_ranks(steps: Steps, limits: ReportThresholds, broken: Collection[int] = ()) -> list[int]:

@@ -38,12 +38,13 @@ from collections.abc import Sequence
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.thresholds import Thresholds
-from tracekit.wording import ranges, safe, sentence
+from tracekit.rules.thresholds import Thresholds, threshold
+from tracekit.wording import ranges, ranks_phrase, safe, sentence
 
 NEEDS = "the output of the job's launcher or scheduler to its end"
 _OWN = "nothing"
 _OUT_OF_MEMORY, _NODE_FAILURE = "out of memory", "node failure"
+_TERMINATED = "terminated"
 _ENDED_FOR = {
     "time limit": "its time limit was reached",
     "deadline": "its deadline was reached",
@@ -61,11 +62,14 @@ _WORDS = {
     "gpu_memory": "GPU memory ran out",
     "host_memory": "host memory ran out",
     "disk_full": "no space was left on a device",
+    "loader_killed": "a worker of its data loader was killed",
+    "shared_memory": "a worker of its data loader ran out of shared memory (/dev/shm)",
 }
 _POD = "pod/"
 _MORE_MEMORY = "find what took the memory (workers, caches, pinned copies), or raise the limit"
 _OWNERS: dict[str, Owner] = {
-    "host_memory": "platform", "disk_full": "platform", "gpu_memory": "model",
+    "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform",
+    "shared_memory": "platform", "gpu_memory": "model",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
 }  # fmt: skip
 
@@ -74,7 +78,12 @@ MAX_NAMED = 8
 
 
 class FirstFailureThresholds(Thresholds):
-    """None: who ended on its own did so, or did not."""
+    """Who ended on its own did so, or did not; only who is a candidate is a question of numbers."""
+
+    max_silent_ratio: float = threshold(
+        0.49, "ranks that were terminated over those that waited in vain: beyond it the launcher "
+        "was quicker than their timeouts, and they may have waited as well"
+    )  # fmt: skip
 
 
 def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
@@ -124,7 +133,9 @@ def _is_sent(row: Row, by: Row | None) -> bool:
     """Whether the scheduler may have sent what ended a process of the job's last launch."""
     return bool(
         by is not None
-        and by["scheduler"] != _OUT_OF_MEMORY  # there the kernel chose
+        # There the kernel chose; and of a launcher that was told to end it ends by signals of its
+        # own, which follow anyway: another host's process may have been killed before.
+        and by["scheduler"] not in (_OUT_OF_MEMORY, _TERMINATED)
         and not row["is_resumed"]
         and row["exception"] is None
         and row["memory_of"] is None
@@ -158,7 +169,7 @@ def _scheduled(facts: Facts, by: Row, rows: list[Row]) -> Finding:
     host = by["host"] if is_fault else None
     on = f" ({safe(host)})" if host else ""
     summary = f"{_scheduler_says(by)}{on}."
-    evidence = [Evidence("records of the scheduler", 1, "count", query="failures",
+    evidence = [Evidence(f"records of the {_speaker(by)}", 1, "count", query="failures",
                          rows=facts.places([by], unit="line "))]  # fmt: skip
     if rows:
         summary += " The processes that the logs show to have ended may only have followed."
@@ -168,7 +179,7 @@ def _scheduled(facts: Facts, by: Row, rows: list[Row]) -> Finding:
         summary,
         evidence,
         by=["log"],
-        basis="the scheduler's word, and no process that failed on its own",
+        basis=f"the {_speaker(by)}'s word, and no process that failed on its own",
         # A step whose process was killed for memory may have gone on.
         least=_LEAST.get(why, Severity.MINOR),
         owner="hardware" if why == _NODE_FAILURE else "platform",
@@ -178,7 +189,15 @@ def _scheduled(facts: Facts, by: Row, rows: list[Row]) -> Finding:
     )
 
 
+def _speaker(by: Row) -> str:
+    return "launcher" if by["scheduler"] == _TERMINATED else "scheduler"
+
+
 def _scheduler_says(by: Row) -> str:
+    if by["scheduler"] == _TERMINATED:
+        return (
+            "The job's launcher was told to end from outside (cancelled, preempted, at its limit)"
+        )
     return f"The job's scheduler says that {_ENDED_FOR.get(by['scheduler'], safe(by['scheduler']))}"
 
 
@@ -208,6 +227,8 @@ def _remedy_scheduled(why: str) -> str:
         return (
             "ask who cancelled it, and why; what had gone wrong before stands in the job's output"
         )
+    if why == _TERMINATED:
+        return "ask the scheduler why, and who cancelled it; save when the signal comes"
     if why == "evicted":
         return "ask for what the pod uses (requests and limits); save often enough to lose little"
     return "save when the scheduler warns (sbatch --signal), and let the job go on by --requeue"
@@ -233,14 +254,22 @@ def _finding(
     if not firsts:
         if not victims:
             return None
+        silent = _silent(victims, facts.limits(FirstFailureThresholds))
         # What all lost is not told by those who lost it.
         return facts.finding(
             Scope(),
             f"Every process that the logs show to have failed{where} lost a peer, waited in vain "
             f"or was terminated: the one that failed first does not say so."
+            + (f" {ranks_phrase(silent, ())} alone did not wait in vain." if silent else "")
             + (f" {_scheduler_says(by)}." if by is not None else ""),
             [_count("processes that failed because of another", victims, facts)],
             by=["log"],
+            candidates=Candidates(
+                ranks=tuple(sorted(silent)),
+                why="terminated without having waited in vain, as all others had",
+            )
+            if silent
+            else None,
             basis="no process of the logs failed on its own",
             least=Severity.MINOR,
             place="unknown",
@@ -286,6 +315,20 @@ def _finding(
         confirm=(_confirm(first),),
         remedy=(_MORE_MEMORY if _is_short_of_memory(first, by) else _remedy(first),),
     )  # fmt: skip
+
+
+def _silent(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
+    """Ranks that were terminated while most had waited for somebody: fewer than those, of one job.
+
+    Who waits in vain or loses a peer raises an exception; who stands still elsewhere does not.
+    """
+    waited = {r["rank"] for r in victims if r["follows"] in ("peer_lost", "timeout")}
+    ended = {r["rank"] for r in victims if r["follows"] == "terminated" and r["exception"] is None}
+    if None in waited | ended or waited & ended:
+        return []
+    if len(ended) > limits.max_silent_ratio * len(waited):
+        return []
+    return sorted(int(r) for r in ended)
 
 
 def _count(name: str, rows: Sequence[Row], facts: Facts) -> Evidence:
@@ -344,7 +387,7 @@ def _confirm(row: Row) -> str:
     host = f" on {safe(row['host'])}" if row["host"] else " on its host"
     if _is_pod(row):
         return f"kubectl describe {safe(row['task'])}; kubectl logs --previous {safe(row['task'])}"
-    if row["exception"] and not row["memory_of"]:
+    if row["exception"] and not row["memory_of"] and row["says"] != "loader_killed":
         return f"the lines from {row['place']} on in the log: what the exception says"
     return f"dmesg -T | grep -iE 'killed process|segfault|xid'{host}, for that time"
 
@@ -352,8 +395,12 @@ def _confirm(row: Row) -> str:
 def _remedy(row: Row) -> str:
     if row["memory_of"] or row["says"] == "host_memory":
         return _MORE_MEMORY
+    if row["says"] == "shared_memory":
+        return "a larger /dev/shm (docker run --shm-size), or fewer workers of the data loader"
     if row["says"] == "gpu_memory":
         return "a smaller microbatch, recomputation or sharding; expandable_segments if fragmented"
+    if row["says"] == "loader_killed":
+        return "look for what killed it: mostly the host's memory, or a small /dev/shm"
     if row["says"] == "disk_full":
         return "make room where checkpoints and caches are written"
     if row["exception"]:

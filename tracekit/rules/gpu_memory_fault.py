@@ -15,7 +15,9 @@ Remedy
 
 When this is wrong
     XIDs 13, 31 and 43 are the program's; 45 and 137 follow from another. Corrected errors are
-    normal. A row that waits for a reset harms nothing until then: a note. DCGM's XID gauge keeps
+    normal. A row that waits for a reset harms nothing until then: a note. So are uncorrectable
+    errors since the driver was loaded, where one reading is all there is: when they came, it does
+    not tell. DCGM's XID gauge keeps
     the last XID for ever: only its changes count.
 
 Source
@@ -46,6 +48,9 @@ GROWN = {
     "retired_pages_dbe": "pages retired after uncorrectable errors",
 }
 
+SINCE_LOADED = "ecc_dbe_volatile"
+"""Counts from the loading of the driver on; the aggregate is of the board's whole life."""
+
 
 class GpuMemoryFaultThresholds(gpus.PricedThresholds):
     """When a GPU has failed."""
@@ -61,7 +66,9 @@ def evaluate(facts: Facts, limits: GpuMemoryFaultThresholds) -> RuleOutcome:
     for row in gpus.current_events(facts, gpus.MEMORY_XIDS):
         rows.setdefault(str(row["gpu_id"]), []).append(row)
     for row in facts.of(gpus.GROWTH):
-        if row["counter"] in GROWN and (row["growth"] or 0) >= limits.min_errors_count:
+        is_alone = row["counter"] == SINCE_LOADED and row["growth"] is None
+        errors = row["last_value"] if is_alone else row["growth"]
+        if row["counter"] in GROWN and (errors or 0) >= limits.min_errors_count:
             rows.setdefault(str(row["gpu_id"]), []).append(row)
     for row in facts.of(gpus.COUNTERS):
         if row["counter"] in FLAGS and row["max_value"] >= 1:
@@ -77,7 +84,8 @@ def _in_time(row: Row) -> tuple[bool, int, int]:
 def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]) -> Finding:
     xids = [r for r in rows if "xid" in r]
     first = min(xids, key=_in_time, default=None)
-    grown = [r for r in rows if "growth" in r]
+    grown = [r for r in rows if r.get("growth") is not None]
+    standing = [r for r in rows if "growth" in r and r["growth"] is None]
     flags = [r for r in rows if "max_value" in r]
     words = []
     if first is not None:
@@ -87,6 +95,11 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
     words += [
         f"{plural(int(r['growth']), 'of its').split(' ')[0]} {GROWN[r['counter']]}"
         for r in grown[:1]
+    ]
+    words += [
+        f"{plural(int(r['last_value']), 'of its').split(' ')[0]} {GROWN[r['counter']]} since its "
+        "driver was loaded"
+        for r in standing
     ]
     words += [FLAGS[r["counter"]] for r in flags]
     is_fatal = (
@@ -118,6 +131,17 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
     ]
     evidence += [
         Evidence(
+            f"{r['counter']}, one reading",
+            float(r["last_value"]),
+            "count",
+            threshold=float(limits.min_errors_count),
+            query=gpus.GROWTH,
+            rows=facts.readings([r]),
+        )
+        for r in standing
+    ]
+    evidence += [
+        Evidence(
             str(r["counter"]),
             float(r["max_value"]),
             "count",
@@ -127,7 +151,7 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
         )
         for r in flags
     ]
-    has_both = bool(xids) and bool(grown or flags)
+    has_both = bool(xids) and bool(grown or standing or flags)
     return gpus.finding(
         facts,
         rows,

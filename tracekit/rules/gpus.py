@@ -194,6 +194,23 @@ def is_held(row: Row, limits: HeldThresholds) -> bool:
     )
 
 
+def is_always(
+    row: Row, counters: Mapping[str, Row], limits: HeldThresholds, max_clock_ratio: float
+) -> bool:
+    """Whether a reason stood in each of few readings, of a GPU whose clock is below its peers'.
+
+    One scrape or one ``nvidia-smi -q`` is often all there is. A lone reading may be a change of
+    state, but not where the clock is lost as well.
+    """
+    lost = clock_lost(counters)
+    return bool(
+        row["held_ratio"] is None
+        and 0 < row["active_count"] == row["samples_count"] < limits.min_active_count
+        and lost is not None
+        and lost[0] <= max_clock_ratio
+    )
+
+
 def held_evidence(
     facts: Facts, row: Row, name: str, limits: HeldThresholds, rows: Sequence[Row] = ()
 ) -> tuple[str, Evidence]:
@@ -202,7 +219,10 @@ def held_evidence(
     by_counter = row["held_ratio"] is not None
     held = float(row["held_ratio"] if by_counter else row["active_ratio"])
     of = "time" if by_counter else "samples"
-    return f"{share(held)} of the {of}", Evidence(
+    words = f"{share(held)} of the {of}"
+    if not by_counter and row["samples_count"] < limits.min_active_count:
+        words = "in its only reading" if row["samples_count"] == 1 else "in both of its readings"
+    return words, Evidence(
         f"{name}, share of the {of}",
         held,
         "ratio",

@@ -9,7 +9,9 @@ How it shows
     never from the duration) is under 0.8 of the median of groups of its kind, operation and size.
     In NCCL logs: completions with errors on InfiniBand or RoCE, by the first status other than a
     flush; both on one host are one finding. In counters of ports: a port of the job whose speed,
-    width or shaper allows 0.8 of the others' or less.
+    width or shaper allows 0.8 of the others' or less. In the fabric's map (iblinkinfo,
+    ibnetdiscover): a cable that the map says could be wider or faster, or a host's NIC slower than
+    the NIC of that name on most hosts.
 
 Why it hurts
     A ring is as fast as its slowest link, and whoever leaves late enters the next operation late.
@@ -22,7 +24,8 @@ When this is wrong
     A slow group has a slow link somewhere; its members are candidates and none is accused.
     Members need not leave together: rooted operations and trees release some earlier by design.
     Small messages are bound by latency, not by the link. A congested switch looks the same.
-    Without counters of the port or NCCL's own errors this is a suspicion: at most minor.
+    Without counters of the port or NCCL's own errors this is a suspicion: at most minor. A cable of
+    the map is minor, too: it has no price, and a split cable may have half of the lanes by design.
 
 Source
     Diagnosis D16 and 3.10: behind a link of 60 Mbit/s one rank left every all-reduce 72 ms late.
@@ -35,7 +38,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
-from tracekit.rules import nccl_links, port_links, ports
+from tracekit.rules import cables, nccl_links, port_links, ports
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.declared import Lends
 from tracekit.rules.prices import at_most
@@ -47,7 +50,9 @@ CAPTURE = "tracekit capture --what nic"
 PER_STEP = "the same, a step"
 
 
-class LinkDegradedThresholds(nccl_links.FailureThresholds, port_links.SpeedThresholds):
+class LinkDegradedThresholds(
+    nccl_links.FailureThresholds, port_links.SpeedThresholds, cables.CableThresholds
+):
     """When a link is suspected from traces."""
 
     min_exit_ratio: float = threshold(
@@ -75,6 +80,9 @@ class LinkDegradedThresholds(nccl_links.FailureThresholds, port_links.SpeedThres
 def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     """Members that always leave late, and groups that are slow beside their kind."""
     broken = [*nccl_links.failures(facts, limits), *port_links.slow_links(facts)]
+    # What counters of the port say has a price; the map of it has none.
+    told = {host for finding in broken for host in finding.scope.hosts}
+    broken += [c for c in cables.slow_cables(facts) if not told & set(c.scope.hosts)]
     rows = facts.of("exit_lateness")
     if broken and not (rows and len(facts.steps)):
         return RuleOutcome(findings=tuple(broken))
@@ -318,6 +326,7 @@ RULE = Rule(
         "exit_lateness",
         *nccl_links.QUERIES,
         *port_links.QUERIES,
+        *cables.QUERIES,
         "group_bandwidth",
         "nccl_groups",
         "straggler",

@@ -15,9 +15,9 @@ from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severit
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import majority
 from tracekit.values import MAX_RANKS
-from tracekit.wording import ranges, safe, sentence
+from tracekit.wording import ranges, safe, seconds, sentence
 
-QUERIES = ("watchdog", "flight_calls")
+QUERIES = ("watchdog", "flight_calls", "collective_checks")
 HANG_QUERIES = (
     *QUERIES, "last_calls", "enqueued_calls", "open_calls", "ras_growth", "nccl_signals",
 )  # fmt: skip
@@ -56,13 +56,14 @@ class Logged:
 
 
 def has_evidence(facts: Facts) -> bool:
-    """Whether a watchdog or a Flight Recorder said anything."""
-    return bool(facts.of("watchdog") or facts.of("flight_calls"))
+    """Whether a watchdog, a Flight Recorder or PyTorch's checks said anything."""
+    return any(facts.of(query) for query in QUERIES)
 
 
 def hang(facts: Facts, min_silence_ns: int) -> Logged | None:
-    """The hang that started it, at most one: Flight Recorder knows more than the watchdog."""
-    return _flight(facts) or _watchdog(facts, min_silence_ns) or _told(facts)
+    """The hang that started it, at most one: Flight Recorder knows more than the watchdog, and a
+    monitored barrier names who did not come."""
+    return _flight(facts) or _barrier(facts) or _watchdog(facts, min_silence_ns) or _told(facts)
 
 
 def mismatch(facts: Facts) -> Logged | None:
@@ -78,6 +79,9 @@ def mismatch(facts: Facts) -> Logged | None:
                 facts, row["group_name"], int(row["sequence"]), differs, [row], ranks
             )
             return Logged(finding, frozenset(ranks), members=members, differs=differs)
+    checked = _checked(facts)
+    if checked is not None:
+        return checked
     for (group, sequence), rows in sorted(_timeouts(facts).items(), key=str):
         differs = _rows_differ(rows)
         if differs and len({_rank(r) for r in rows}) > 1:
@@ -90,6 +94,39 @@ def mismatch(facts: Facts) -> Logged | None:
             return Logged(finding, frozenset(ranks), is_world=_is_world(group),
                           is_global=is_global, differs=differs)  # fmt: skip
     return None
+
+
+def _checked(facts: Facts) -> Logged | None:
+    """The first call before which PyTorch compared what its members were about to do."""
+    rows = [r for r in facts.of("collective_checks") if r["code"] == "calls-differ"]
+    rows = [r for r in rows if None not in (r["group_rank"], r["other_rank"], r["sequence"])]
+    if not rows:
+        return None
+    sequence = min(int(r["sequence"]) for r in rows)
+    rows = [r for r in rows if int(r["sequence"]) == sequence]
+    calls = {int(r["group_rank"]): (r["op"], r["shape"]) for r in rows}
+    calls |= {int(r["other_rank"]): (r["other_op"], r["other_shape"]) for r in rows}
+    ops = sorted({str(op) for op, _ in calls.values() if op})
+    shapes = sorted({str(shape) for _, shape in calls.values()})
+    differs = _differs(ops, shapes)
+    ranks = sorted(calls)
+    if differs is None:
+        return None
+    usual = majority(calls.values())
+    named = ranks if usual is None else [rank for rank in ranks if calls[rank] != usual]
+    is_global = _is_by_job(rows)
+    finding = _mismatch(
+        facts, None, sequence, differs, rows, ranks, odd=named, is_global=is_global,
+        is_fatal=True, query="collective_checks",
+    )  # fmt: skip
+    return Logged(finding, frozenset(ranks), is_global=is_global, differs=differs)
+
+
+def _is_by_job(rows: Sequence[Row]) -> bool:
+    """Whether members other than the first show that ranks of the group are the job's: rank 0 is
+    rank 0 of many groups."""
+    pairs = [(r["world_rank"], r["group_rank"]) for r in rows if r["world_rank"] is not None]
+    return any(world for world, _ in pairs) and all(world == own for world, own in pairs)
 
 
 def _rows_differ(rows: Sequence[Row]) -> str | None:
@@ -119,10 +156,13 @@ def _timeouts(facts: Facts) -> dict[tuple[str | None, int], list[Row]]:
     """Timed-out works by group and sequence.
 
     A work of a group that no line of its rank names is of the group that others name at that
-    number, where they name only one.
+    number, where they name only one. Where a log kept only the line behind a rank's timeout, which
+    says how far the rank had come, that is its timeout; without the operation.
     """
-    rows = [r for r in facts.of("watchdog")
-            if r["code"] == "watchdog-timeout" and r["sequence"] is not None]  # fmt: skip
+    numbered = [r for r in facts.of("watchdog") if r["sequence"] is not None]
+    rows = [r for r in numbered if r["code"] == "watchdog-timeout"]
+    said = {(_rank(r), r["sequence"]) for r in rows}
+    rows += [r for r in numbered if r["is_timed_out"] and (_rank(r), r["sequence"]) not in said]
     named: dict[int, set[str]] = defaultdict(set)
     for row in rows:
         if row["group_name"] is not None:
@@ -202,6 +242,48 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
                   is_world=is_world, is_global=is_global, is_whole=is_whole)  # fmt: skip
 
 
+def _barrier(facts: Facts) -> Logged | None:
+    """Who did not reach a monitored barrier, by the rank that waited for all others."""
+    checks = facts.of("collective_checks")
+    told = [r for r in checks if r["code"] == "barrier-missed" and r["missed"]]
+    if not told:
+        return None
+    first = min(told, key=lambda r: (-len(r["missed"]), r["source_id"], r["place"]))
+    missed = sorted({int(rank) for rank in first["missed"]})
+    reached = [r for r in checks if r["code"] == "barrier-reached"]
+    waiting = sorted({0, *(int(r["group_rank"]) for r in reached if r["group_rank"] is not None)})
+    is_global = _is_by_job([*told, *reached])
+    scope = facts.scope(missed if is_global else [], [])
+    basis = "the barrier's own word"
+    if not is_global:
+        basis += "; its ranks count within a group that the log does not name"
+    waited = "" if first["waited_s"] is None else f" within {seconds(float(first['waited_s']))}"
+    confirm, remedy = _next(is_known=True, is_whole=False)
+    finding = facts.finding(
+        scope,
+        f"{_who(missed)} did not come to a monitored barrier{waited}, and the others gave up.",
+        (
+            Evidence(
+                "members that did not come",
+                float(len(missed)),
+                "count",
+                query="collective_checks",
+                rows=facts.places(told, unit="line "),
+            ),
+        ),
+        by=["log"],
+        basis=basis,
+        least=Severity.CRITICAL,
+        place=ranges(missed) if is_global else "all",
+        owner="platform",
+        keys=(),
+        confirm=(confirm,),
+        remedy=(remedy,),
+        next_capture=(FLIGHT_CAPTURE,),
+    )
+    return Logged(finding, frozenset(waiting), frozenset(missed), is_global=is_global)
+
+
 def _in_call(facts: Facts, group: str | None, sequence: int) -> set[int]:
     """The ranks that asked for a call of a group and have not done it, by their own counts."""
     if group is None:
@@ -216,16 +298,26 @@ def _in_call(facts: Facts, group: str | None, sequence: int) -> set[int]:
 
 
 def _told(facts: Facts) -> Logged | None:
-    """That a collective timed out, where no line says which."""
-    rows = [r for r in facts.of("watchdog") if r["code"] == "watchdog-told"]
+    """That a collective timed out or the watchdog stood still, where no line says in which call."""
+    told = [r for r in facts.of("watchdog") if r["code"] == "watchdog-told"]
+    rows = told or [r for r in facts.of("watchdog") if r["code"] == "watchdog-stuck"]
     ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
     if not ranks:
         return None
+    stood_s = max((int(r["stood_s"]) for r in rows if r["stood_s"]), default=None)
+    for_long = "" if stood_s is None else f" for {seconds(stood_s)}"
+    why = (
+        "ended because a collective timed out; which one, and who did not join it, these lines do "
+        "not tell."
+        if told
+        else f"ended because {'its' if len(ranks) == 1 else 'their'} NCCL watchdog stood still"
+        f"{for_long}: a call of CUDA or NCCL did not return, or a thread held the interpreter. "
+        "These lines do not tell which rank the others wait for."
+    )
     confirm, remedy = _next(is_known=False, is_whole=False)
     finding = facts.finding(
         facts.scope([], []),
-        f"{_who(ranks)} ended because a collective timed out; which one, and who did not join it, "
-        "these lines do not tell.",
+        f"{_who(ranks)} {why}",
         (
             Evidence(
                 "ranks that say so",
@@ -446,6 +538,7 @@ def _mismatch(
     odd: Sequence[int] = (),
     is_global: bool = True,
     is_fatal: bool = False,
+    query: str | None = None,
 ) -> Finding:
     name = f" of group {safe(str(group))}" if group else ""
     named = list(odd or ranks)
@@ -462,7 +555,7 @@ def _mismatch(
                 "members that disagree or are agreed against",
                 float(len(ranks)),
                 "count",
-                query="flight_calls" if "joined_ranks" in rows[0] else "watchdog",
+                query=query or ("flight_calls" if "joined_ranks" in rows[0] else "watchdog"),
                 rows=facts.places(rows),
             ),
         ),

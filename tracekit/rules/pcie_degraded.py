@@ -4,8 +4,8 @@ What it means
 
 How it shows
     Even at its best while the GPU was busy, width or generation stayed below its maximum and below
-    its peers'; or PCIe replays grew by ten and more than ten times as fast as its peers'; or XID
-    167.
+    its peers'; or it has half of its peers' lanes while all of them rest; or PCIe replays grew by
+    ten and more than ten times as fast as its peers'; or XID 167.
 
 Why it hurts
     Copies to and from the host take longer, and all that the GPU sends to or gets from its NIC.
@@ -107,12 +107,26 @@ def _is_down(gauges: Mapping[str, Row], name: str, limits: PcieDegradedThreshold
     busy = gauges.get("gpu_utilisation")
     is_busy = busy is not None and (busy["p50_value"] or busy["max_value"]) >= limits.min_busy_ratio
     if not is_busy:
-        return False
+        return _is_narrow_at_rest(row, busy, limits)
     is_below_own = most is not None and row["max_value"] < most["max_value"]
     peers = row["peer_value"]
     is_below_peers = peers is not None and row["max_value"] < peers
     # Where peers were seen they decide: a slot may be narrower by design, and then all are.
     return is_below_peers if peers is not None else is_below_own
+
+
+def _is_narrow_at_rest(row: Row, busy: Row | None, limits: PcieDegradedThresholds) -> bool:
+    """Whether a GPU has at most half of its peers' lanes while all of them rest: a link that saves
+    power lowers its generation, and its peers would save as much."""
+    at_rest = busy is not None and busy["peer_value"] is not None
+    return bool(
+        at_rest
+        and row["counter"] == "pcie_width"
+        and row["peer_value"] is not None
+        and busy is not None
+        and max(busy["max_value"], busy["peer_value"]) < limits.min_busy_ratio
+        and row["max_value"] <= limits.max_halved_ratio * row["peer_value"]
+    )
 
 
 def _made(facts: Facts, row: Row, summary: str, evidence: Evidence, severity: Severity) -> Finding:
@@ -133,7 +147,7 @@ def _down(
     row, most = gauges[name], gauges.get(f"{name}_max")
     could = row["peer_value"] if row["peer_value"] is not None else most and most["max_value"]
     evidence = Evidence(
-        f"highest {LINK[name]} while busy",
+        f"highest {LINK[name]}",
         float(row["max_value"]),
         "count",
         threshold=float(could or 0.0),

@@ -5,7 +5,8 @@ What it means
 How it shows
     The hardware says power brake for 1 % of the time by a counter or in 5 % of the samples; or the
     software power cap holds in half of the samples while the GPU's clock is 5 % below its busy
-    peers'.
+    peers'; or, whatever its reasons and its clock, its power limit is a tenth below its peers', it
+    draws all of it, and they draw more.
 
 Why it hurts
     A brake halves the clock or worse; a lower limit makes one GPU the slowest of all.
@@ -37,18 +38,27 @@ class PowerBrakeThresholds(gpus.HeldThresholds, gpus.PricedThresholds):
     min_capped_ratio: float = threshold(0.50, "share of the samples at the software power cap")
     max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that is lost (D3)")
     min_below_ratio: float = threshold(0.50, "share of the busy moments with such a clock")
+    max_limit_ratio: float = threshold(0.90, "power limit over its peers' that is another one")
+    min_drawn_ratio: float = threshold(
+        0.95, "of its limit that a GPU draws, in the median moment: the limit is what it is held by"
+    )
 
 
 def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
     """One finding for all braked GPUs (they share a supply), one for each that is capped lower."""
     throttle = gpus.by_gpu(facts, gpus.THROTTLE, "event")
-    if not throttle:
-        return gpus.lacking_counters(facts, "the GPUs' clock event reasons (DCGM field 112, 1424)")
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
+    limited = {gpu for gpu, given in counters.items() if _is_limited(given, limits)}
+    if not throttle and not limited:
+        return gpus.lacking_counters(facts, "the GPUs' clock event reasons (DCGM field 112, 1424)")
     braked = [
-        events["hw_power_brake"]
-        for _, events in sorted(throttle.items())
-        if "hw_power_brake" in events and gpus.is_held(events["hw_power_brake"], limits)
+        row
+        for gpu, events in sorted(throttle.items())
+        if (row := events.get("hw_power_brake")) is not None
+        and (
+            gpus.is_held(row, limits)
+            or gpus.is_always(row, counters.get(gpu, {}), limits, limits.max_clock_ratio)
+        )
     ]
     findings = [_brake(facts, limits, braked, counters)] if braked else []
     named = {row["gpu_id"] for row in braked}
@@ -56,7 +66,39 @@ def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
         clock = counters.get(gpu, {}).get("sm_clock")
         if gpu not in named and clock is not None and _is_capped(events, clock, limits):
             findings.append(_cap(facts, limits, events["sw_power_cap"], counters[gpu]))
+            named.add(gpu)
+    findings += [_limit(facts, limits, counters[gpu]) for gpu in sorted(limited - named)]
     return RuleOutcome(tuple(gpus.priced(facts, f) for f in findings))
+
+
+def _is_limited(counters: Mapping[str, Row], limits: PowerBrakeThresholds) -> bool:
+    limit, power = counters.get("power_limit"), counters.get("power")
+    if limit is None or power is None or None in (limit["peer_ratio"], power["peer_value"]):
+        return False
+    return bool(
+        limit["peer_ratio"] <= limits.max_limit_ratio
+        and power["p50_value"] >= limits.min_drawn_ratio * limit["p50_value"]
+        and power["peer_value"] > limit["p50_value"]
+    )
+
+
+def _limit(facts: Facts, limits: PowerBrakeThresholds, counters: Mapping[str, Row]) -> Finding:
+    limit, power = counters["power_limit"], counters["power"]
+    return gpus.finding(
+        facts,
+        [limit],
+        f"{gpus.subject([limit])} draws all of its power limit, {limit['p50_value']:.0f} W; its "
+        f"peers may draw {limit['peer_value']:.0f} W and draw {power['peer_value']:.0f}.",
+        (
+            gpus.beside_peers(
+                facts, "power limit over its", float(limit["peer_ratio"]), limits.max_limit_ratio,
+                limit,
+            ),
+        ),
+        least=Severity.MINOR,
+        confirm=("nvidia-smi -q -d POWER   on its host, beside a peer",),
+        remedy=("give it the limit of its peers (nvidia-smi -pl), if its supply allows",),
+    )  # fmt: skip
 
 
 def _is_capped(events: Mapping[str, Row], clock: Row, limits: PowerBrakeThresholds) -> bool:

@@ -77,7 +77,10 @@ class Steps:
     warmup_keys: frozenset[StepKey]
     partial_count: int
     inferred_ranks: tuple[int, ...] = ()
-    """Ranks whose steps nothing marked: they are from one update of the parameters to the next."""
+    """Ranks whose steps nothing marked: from one update of the parameters to the next, or what they
+    repeat without one."""
+    repeating_ranks: tuple[int, ...] = ()
+    """Those of the latter."""
 
     @classmethod
     def from_rows(
@@ -101,15 +104,19 @@ class Steps:
         spans: dict[StepKey, tuple[int, int]] = {}
         by_capture = {(k.capture_id, k.step): k for k in steady}
         inferred: set[int] = set()
+        repeating: set[int] = set()
         for row in times:
             if row.get("is_inferred"):
                 inferred.add(int(row["rank"]))
+            if row.get("is_repetition"):
+                repeating.add(int(row["rank"]))
             moments = by_capture.get((int(row["capture_id"] or 0), int(row["step"])))
             if moments is not None and row["start_ns"] is not None:
                 start, end = int(row["start_ns"]), int(row["start_ns"]) + int(row["dur_ns"])
                 first, last = spans.get(moments, (start, end))
                 spans[moments] = (min(first, start), max(last, end))
-        return cls(steady, spans, frozenset(warmup), partial_count, tuple(sorted(inferred)))
+        ranks = tuple(sorted(inferred)), tuple(sorted(repeating))
+        return cls(steady, spans, frozenset(warmup), partial_count, *ranks)
 
     def only(self, keys: Iterable[StepKey]) -> Steps:
         """Some of the steady steps."""

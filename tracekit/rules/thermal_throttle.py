@@ -5,7 +5,8 @@ What it means
 How it shows
     The hardware or the driver says so (the event reasons software thermal, hardware thermal, or
     hardware slowdown of a GPU near its slowdown temperature), for 1 % of the time by a counter or
-    in 5 % of the samples. Its clock beside its peers' says what that costs; where the trace shows
+    in 5 % of the samples; of one or two readings in each, if its clock is below its peers'. Its
+    clock beside its peers' says what that costs; where the trace shows
     the same rank computing slowly, both are one finding.
 
 Why it hurts
@@ -70,16 +71,22 @@ def _reason(
     events: Mapping[str, Row], counters: Mapping[str, Row], limits: ThermalThrottleThresholds
 ) -> str | None:
     for reason in REASONS:
-        if reason in events and gpus.is_held(events[reason], limits):
+        if reason in events and _is_held(events[reason], counters, limits):
             return reason
     slowdown = events.get("hw_slowdown")
-    if slowdown is None or not gpus.is_held(slowdown, limits):
+    if slowdown is None or not _is_held(slowdown, counters, limits):
         return None
     heat, limit = counters.get("gpu_temperature"), counters.get("gpu_slowdown_temperature")
     if heat is None or limit is None:
         return None
     is_near = heat["max_value"] >= limit["max_value"] - limits.max_margin_celsius
     return "hw_slowdown" if is_near else None
+
+
+def _is_held(row: Row, counters: Mapping[str, Row], limits: ThermalThrottleThresholds) -> bool:
+    return gpus.is_held(row, limits) or gpus.is_always(
+        row, counters, limits, limits.max_clock_ratio
+    )
 
 
 def _finding(

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracekit.cluster import Cluster
+    from tracekit.derive.matching import Columns, Numbering
     from tracekit.ingest.base import IngestOptions, SourceFile
     from tracekit.job import JobDescription
 
@@ -149,7 +150,7 @@ def ingest(
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """Where shards are written, if not on this machine."""
+    """Where shards are written and calls numbered, if not on this machine."""
 
     cluster: Cluster
     run: Path
@@ -159,6 +160,14 @@ class _Remote:
         from tracekit.runs.elsewhere import written_elsewhere
 
         return written_elsewhere(self.cluster, self.run, tasks, self.via)
+
+    def numbered(
+        self, parts: Sequence[Columns]
+    ) -> Iterable[tuple[int, Columns, Mapping[int, str]]]:
+        """As ``derive.matching.Numbering``."""
+        from tracekit.runs.numbered import numbered_elsewhere
+
+        return numbered_elsewhere(self.cluster, self.run, parts, self.via)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +295,8 @@ def _ingest_once(
     shards = [*(carry_shard(run, c) for c in held.carried), *shards]
     source_files = [*held.files, *(f for shard in shards for f in shard.files)]
     notes: list[str] = []
-    derived = _derive(run, entries, source_files, job, memory_bytes, attempt, notes)
+    number = remote.numbered if remote else None
+    derived = _derive(run, entries, source_files, job, memory_bytes, attempt, notes, number)
     manifest = next_generation(
         previous,
         key=key,
@@ -327,6 +337,7 @@ def _derive(
     memory_bytes: int | None,
     attempt: int | None,
     notes: list[str],
+    number: Numbering | None = None,
 ) -> list[ShardFile]:
     """Derive the whole run's tables into a folder of their own, never shared between writers."""
     from tracekit.derive.run import READS
@@ -340,7 +351,7 @@ def _derive(
             try:
                 filled = {f.table for f in source_files if f.rows_count}
                 folders = {s.source_id: s.folder for s in sources if s.folder}
-                tables = _derived(con, job, attempt, notes, filled, folders)
+                tables = _derived(con, job, attempt, notes, filled, folders, number)
             finally:
                 closed = store.close_later(con)
         tables["run"] = _with_readers(tables["run"], sources)
@@ -377,13 +388,22 @@ def _derived(
     notes: list[str],
     filled: Collection[str],
     folders: Mapping[int, str],
+    number: Numbering | None,
 ) -> dict[str, pa.Table]:
     import duckdb
 
     from tracekit.derive.run import derive
 
     try:
-        return derive(con, job, attempt=attempt, notes=notes, filled=filled, folders=folders)
+        return derive(
+            con,
+            job,
+            attempt=attempt,
+            notes=notes,
+            filled=filled,
+            folders=folders,
+            number=number,
+        )
     except duckdb.OutOfMemoryException:
         raise StoreError(
             "deriving the run's tables needs more memory than it may use", hint="--memory 4GB"

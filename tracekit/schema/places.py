@@ -139,6 +139,16 @@ TABLES = (
         col("peer_port", "VARCHAR", "Its port there; null: not said."),
         col("lanes_count", "INTEGER", "Lanes; null where the map does not say."),
         col("speed_bits_s", "DOUBLE", "Speed of all lanes, as its name says (4xNDR is 400e9)."),
+        col(
+            "possible_lanes_count",
+            "INTEGER",
+            "Lanes that both ends could use, as iblinkinfo says of links below that; else null.",
+        ),
+        col(
+            "possible_speed_bits_s",
+            "DOUBLE",
+            "Speed that both ends could run at, as it says of links below that; else null.",
+        ),
     ),
     source_table(
         "host_link",

@@ -39,7 +39,8 @@ TABLES = (
         col(
             "step_source",
             "VARCHAR",
-            "annotation (it was marked), or inferred: optimizer (ranges of updates) or period.",
+            "annotation (it was marked), or inferred: optimizer (ranges of updates), period, or "
+            "repetition (of what updates nothing).",
         ),
     ),
     source_table(

@@ -627,7 +627,7 @@ def _selected(select: str, clauses: Sequence[str]) -> str:
     return f"SELECT * FROM ({select}) v WHERE {' AND '.join(clauses)}" if clauses else select
 
 
-_INFERRED = "step_source IN ('optimizer', 'period')"
+_INFERRED = "step_source IN ('optimizer', 'period', 'repetition')"
 """Steps that no row of the source itself knows of: derived, so their rows get them in views."""
 _ASKED = {
     "gpu_op": "coalesce(v.launch_start_ns, v.start_ns)",

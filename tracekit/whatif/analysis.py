@@ -182,14 +182,29 @@ def beyond_other_stages_s(replay: Replay, stage: int) -> float:
 
 def saved_by_stage_s(replay: Replay, stage: int) -> float | None:
     """Seconds a step that go if a stage's computations take what they take on the median of the
-    other stages: the stage does less, and nobody does more. None where no other stage computes, or
-    the replay is not believed."""
+    other stages: the stage does less, and nobody does more. Each operation takes what that of the
+    same chunk and place in the order of its kind takes there, so that what stood still in one of
+    them goes from that one; where stages differ in their operations, all of a kind are longer by
+    one factor. None where no other stage computes, or the replay is not believed."""
+    changed = replay.work_s.copy()
+    for optype in o.COMPUTE:
+        rows = {s: _in_order(replay, optype, s) for s in replay.stages}
+        others = [r for s, r in rows.items() if s != stage and len(r)]
+        own = rows.get(stage, [])
+        if not len(own) or not others:
+            continue
+        if all(len(r) == len(own) for r in others):
+            changed[own] = np.median(np.stack([replay.work_s[r] for r in others]), axis=0)
+        else:
+            usual_s = float(np.median([replay.work_s[r].mean() for r in others]))
+            changed[own] *= usual_s / (float(replay.work_s[own].mean()) or 1.0)
+    return _saved_s(replay, changed)
 
-    def like_others(at: int, means: Mapping[int, float]) -> float:
-        others = [mean for s, mean in means.items() if s != stage]
-        return float(np.median(others)) if at == stage and others else means[at]
 
-    return _saved_by_stages_s(replay, like_others)
+def _in_order(replay: Replay, optype: str, stage: int) -> list[int]:
+    """A stage's operations of a kind, by chunk and sequence."""
+    found = [op for op in replay.template.ops if op.optype == optype and op.stage == stage]
+    return [op.index for op in sorted(found, key=lambda op: (op.chunk, op.sequence))]
 
 
 def saved_like_replicas_s(

@@ -45,7 +45,10 @@ def to_dict(whatif: WhatIf) -> dict[str, Any]:
         "t_base_s": whatif.t_base_s,
         "t_no_delay_s": kept(whatif.t_no_delay_s),
         "t_ideal_s": kept(whatif.t_ideal_s),
-        "simulation_error_ratio": whatif.simulation_error_ratio,
+        # Where nothing could be replayed nothing was missed.
+        "simulation_error_ratio": None
+        if math.isnan(whatif.t_no_delay_s)
+        else whatif.simulation_error_ratio,
         "base_over_no_delay": whatif.base_over_no_delay,
         "max_simulation_error_ratio": MAX_SIMULATION_ERROR_RATIO,
         "refused": whatif.refused,

@@ -101,8 +101,6 @@ def test_a_header_says_device_counter_and_unit(
         ("gpu0_frobs", "nobody knows"),
         ("gpu0_temp_w", "unit does not fit"),
         ("ib0_tx", "nobody knows"),  # bytes or packets, in all or a second
-        ("gpu0_memory_used", "unit does not fit"),  # bytes, MiB or GiB
-        ("gpu0_util", "unit does not fit"),  # 0.99 or 99
         ("total_power_w", "names no device"),  # of which devices
         ("phase_power", "names no device"),
         ("fan2_volts", "no counter of such"),

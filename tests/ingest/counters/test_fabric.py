@@ -59,6 +59,13 @@ def test_each_end_of_a_cable_is_a_row() -> None:
     ]
 
 
+def test_hosts_that_nobody_named_are_kept_apart_by_their_adapters() -> None:
+    text = DISCOVERED.replace("gpu-01.cluster", "localhost").replace("gpu-02", "localhost")
+    hosts = {end[3] for end in ends(text) if end[4] == "host"}
+    assert hosts == {"localhost 0x0c42a10300605e88", "localhost 0x0c42a10300605e99"}
+    assert {e[0] for e in ends(text) if e[1] == "host"} == {"localhost 0x0c42a10300605e88"}
+
+
 def test_ports_that_lead_to_hosts_are_links() -> None:
     sink = ingest(DISCOVERED, "fabric", "fabric.txt")
     links = [(r["node"], r["port"], r["peer_host"], r["nic"]) for r in sink.rows("link")]
@@ -75,6 +82,26 @@ def test_iblinkinfo_says_the_same() -> None:
     sink = ingest(INFO, "fabric", "fabric.txt")
     assert [r["peer_host"] for r in sink.rows("link")] == ["gpu-01"]
     assert "bad_record" not in sink.counters
+
+
+def test_what_a_link_could_be_is_kept_where_iblinkinfo_says_it() -> None:
+    """At the end of its line: lanes, the speed of one, or both; words of other speeds are not."""
+    head = "Switch: 0xb83fd203006b4a90 MF0;leaf01:MQM8700/U1:\n"
+    line = '  3 {0}[  ] ==( {1}X  {2} Gbps Active/  LinkUp)==>  5 1[  ] "gpu-0{0} HCA-1" ( {3})\n'
+    said = [
+        (2, "25.78125", "Could be 4X"),
+        (4, "25.78125", "Could be 53.125 Gbps"),
+        (2, "25.78125", "Could be 4X Could be 53.125 Gbps"),
+        (4, "10.0", "Could be FDR10"),
+        (4, "53.125", ""),
+    ]
+    text = head + "".join(line.format(i, *link) for i, link in enumerate(said, 1))
+    rows = ingest(text, "fabric", "fabric.txt").rows("fabric_link")
+    assert [(r["possible_lanes_count"], r["possible_speed_bits_s"]) for r in rows] == [
+        (4, 100e9), (4, 200e9), (4, 200e9), (None, None), (None, None),
+    ]  # fmt: skip
+    # An adapter's name makes its owner a host, whose own list is not there.
+    assert {(r["peer_kind"], r["peer_port"]) for r in rows} == {("host", "HCA-1/1")}
 
 
 def test_a_line_a_port_says_the_same() -> None:

@@ -217,10 +217,11 @@ def test_a_share_above_one_is_refused() -> None:
     assert sink.counters["impossible_number"] == 1
 
 
-def test_a_share_that_may_be_percent_is_refused_as_a_bad_cell() -> None:
-    sink = ingest("time,gpu,sm_active,power_W\n1700000000,0,88,300\n")
+def test_a_share_that_neither_one_nor_percent_can_be_is_listed_as_not_read() -> None:
+    sink = ingest("time,gpu,sm_active,power_W\n1700000000,0,880,300\n")
     assert values(sink, "sm_active") == []
-    assert (sink.counters["impossible_number"], sink.facts["status"]) == (1, "partial")
+    assert sink.counters["column_not_read_of_no_unit"] == 1
+    assert "column_not_read" not in sink.counters
 
 
 @pytest.mark.parametrize("stamp", ["2026-07-21 03:01:07", "2026-07-21T03:01:07.5"])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 TICKS = "ticks"
+ELAPSED = "elapsed"
 
 
 def apply_times(source: Source, entry: SourceEntry | None) -> None:
@@ -32,14 +33,19 @@ def apply_times(source: Source, entry: SourceEntry | None) -> None:
             source.start_ns += source.shift_ns
             source.end_ns += source.shift_ns
             source.time_basis = "epoch"
-    elif source.time_basis == TICKS and entry is not None:
+    elif source.time_basis in (TICKS, ELAPSED) and entry is not None:
         start = entry.start
         if start is not None and start.tzinfo is None and entry.timezone is not None:
             naive_ns = int(start.replace(tzinfo=UTC).timestamp()) * 10**9
             start_ns: int | None = naive_ns - _offset_ns(entry.timezone, naive_ns)
         else:
             start_ns = _epoch_ns(start) if start is not None else None
-        if start_ns is not None and entry.interval is not None:
+        if source.time_basis == ELAPSED and start_ns is not None and source.start_ns is not None:
+            source.shift_ns = start_ns - source.start_ns
+            source.start_ns += source.shift_ns
+            source.end_ns = (source.end_ns or 0) + source.shift_ns
+            source.time_basis = "epoch"
+        elif source.time_basis == TICKS and start_ns is not None and entry.interval is not None:
             interval_ns = round(entry.interval * 1e9)
             source.shift_ns, source.tick_ns = start_ns, interval_ns
             first, last = source.start_ns or 0, source.end_ns or 0
@@ -52,11 +58,12 @@ def time_notes(sources: Sequence[Source]) -> list[str]:
     """What a reader must know of files whose times could not be placed."""
     lost: dict[str, list[str]] = {}
     for source in sources:
-        if source.status in USABLE and source.time_basis in (LOCAL, TICKS):
+        if source.status in USABLE and source.time_basis in (LOCAL, TICKS, ELAPSED):
             lost.setdefault(source.time_basis, []).append(source.path)
     words = {
         LOCAL: (("has", "have"), "local times without a zone", "timezone"),
         TICKS: (("states", "state"), "no times", "start and interval"),
+        ELAPSED: (("counts", "count"), "time from a beginning that is not stated", "start"),
     }
     notes = []
     for basis, paths in sorted(lost.items()):

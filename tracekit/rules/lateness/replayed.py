@@ -38,6 +38,12 @@ def replayed(
             # rank that waits for input between its operations is not late in them.
             least_ns = (1 - limits.max_disagreement_ratio) * measured
             inside, others = replay.saved_beside_replicas_ns(ranks[0], least_ns), [measured]
+        elif inside is None and saved is not None and saved > 0:
+            # Neighbours before and behind wait for one delay: what they wait may be several times
+            # what it costs, and what both replays gain is believed.
+            inside, others = replay.saved_beside_replicas_ns(ranks[0], saved), [saved]
+            if inside is not None and abs(inside - saved) > limits.max_disagreement_ratio * inside:
+                inside = None
         if inside is not None:
             inside = min(max(0.0, inside), step_ns)
             against = disagreeing(inside, OBSERVED, measured, limits, "late_steps")

@@ -1,0 +1,50 @@
+-- What PyTorch's own checks of collectives found: who missed a barrier, and whose calls differ.
+--
+-- A row a line. All members raise an exception then; these lines tell which of them is at fault.
+--
+-- reads: log_event
+-- needs: log_event
+-- grain: source_id, place, code
+-- column: code VARCHAR : barrier-missed, barrier-reached or calls-differ.
+-- column: world_rank INTEGER : Global rank that says it; null where the line does not state it.
+-- column: group_rank INTEGER : Its rank in the group; null where the line does not state it.
+-- column: missed INTEGER[] : Ranks of its group that did not come; null of other lines.
+-- column: waited_s DOUBLE : How long they were waited for.
+-- column: other_rank INTEGER : Of calls that differ, the other's rank in the group.
+-- column: sequence BIGINT : Number of its call.
+-- column: op VARCHAR : Its operation.
+-- column: other_op VARCHAR : The other's.
+-- column: shape VARCHAR : Shape of its tensor; null where the line has none.
+-- column: other_shape VARCHAR : The other's.
+-- column: source_id INTEGER : Source.
+-- column: place BIGINT : Line.
+WITH
+    given AS (
+        SELECT
+            code,
+            source_id,
+            place,
+            map_from_entries(list_distinct([
+                {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
+            ])) AS said
+        FROM log_event
+        WHERE
+            code IN ('barrier-missed', 'barrier-reached', 'calls-differ')
+            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+    )
+SELECT
+    code,
+    TRY_CAST(said['world_rank'] AS INTEGER) AS world_rank,
+    if(code = 'barrier-missed', 0, TRY_CAST(said['rank'] AS INTEGER)) AS group_rank,
+    TRY_CAST(string_split(said['missed'], ' ') AS INTEGER[]) AS missed,
+    TRY_CAST(said['ms'] AS DOUBLE) / 1e3 AS waited_s,
+    TRY_CAST(said['other_rank'] AS INTEGER) AS other_rank,
+    TRY_CAST(said['sequence'] AS BIGINT) AS sequence,
+    said['op'] AS op,
+    said['other_op'] AS other_op,
+    said['shape'] AS shape,
+    said['other_shape'] AS other_shape,
+    source_id,
+    place
+FROM given
+ORDER BY source_id, place, code;

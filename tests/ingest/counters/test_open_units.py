@@ -1,0 +1,89 @@
+"""Columns whose header has no unit: the size of all their numbers says it, or nothing does."""
+
+from __future__ import annotations
+
+import pytest
+from memory_sink import MemorySink, source_of
+from net_cases import ingest
+
+
+def reading(name: str, numbers: list[list[object]], sep: str = ",") -> MemorySink:
+    """A table of one counter of each of some GPUs, beside their power."""
+    count = len(numbers[0])
+    header = [f"gpu{g}_{name}" for g in range(count)]
+    lines = [sep.join(["time", "gpu0_power_w", "gpu1_power_w", *header])]
+    for moment, row in enumerate(numbers):
+        lines.append(sep.join(map(str, [1763800000 + moment, 5, 6, *row])))
+    return ingest(source_of("\n".join(lines).encode(), "x.csv"), "device_csv")
+
+
+def values(sink: MemorySink, counter: str) -> list[float]:
+    return [r["value"] for r in sink.rows("gpu_sample") if r["counter"] == counter]
+
+
+@pytest.mark.parametrize(
+    ("name", "counter", "numbers", "expected"),
+    [
+        ("util", "gpu_utilisation", [[0, 87], [100, 3]], [0.0, 0.87, 1.0, 0.03]),
+        ("util", "gpu_utilisation", [[0.0, 0.87], [1.0, 0.25]], [0.0, 0.87, 1.0, 0.25]),
+        ("sm_active", "sm_active", [[0.01, 0.0], [0.03, 0.25]], [0.01, 0.0, 0.03, 0.25]),
+        ("sm_active", "sm_active", [[60.0, 0.0], [45.5, 0.25]], [0.6, 0.0, 0.455, 0.0025]),
+        ("tensor_active", "tensor_active", [[0.0, 0.0]], [0.0, 0.0]),
+        ("sm_clock", "sm_clock", [[345, 1980]], [345e6, 1980e6]),
+        ("sm_clock", "sm_clock", [[345e6, 1980e6]], [345e6, 1980e6]),
+        ("memory_used", "memory_used", [[0, 80000]], [0.0, 80000 * 1048576.0]),
+        ("memory_used", "memory_used", [[1048576, 80e9]], [1048576.0, 80e9]),
+    ],
+)
+def test_numbers_of_one_size_have_one_unit(
+    name: str, counter: str, numbers: list[list[object]], expected: list[float]
+) -> None:
+    sink = reading(name, numbers)
+    assert values(sink, counter) == [pytest.approx(v) for v in expected]
+    assert sum(n for c, n in sink.counters.items() if c.startswith("unit_by_size")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("util", [[0, 1], [1, 1]]),  # 1 % or all of the time
+        ("util", [[0.2, 0.3]]),  # of a GPU that stands by, or a third of the time
+        ("util", [[0.2, 1.3]]),
+        ("sm_active", [[0, 1.2]]),
+        ("sm_active", [[0.9, 0.8], [2.0, 0.7]]),  # a sensor's error among shares
+        ("util", [[5000, 3]]),
+        ("sm_clock", [[1.2, 1.9]]),
+        ("memory_used", [[20, 79]]),  # GiB, GB or percent
+    ],
+)
+def test_numbers_that_could_be_of_two_units_are_not_read(
+    name: str, numbers: list[list[object]]
+) -> None:
+    sink = reading(name, numbers)
+    assert {r["counter"] for r in sink.rows("gpu_sample")} == {"power"}
+    assert sink.counters["column_not_read_neither_its_header_nor"] == 2
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([(0, 0), (1, 87), (0, 1)], [0.0, 0.87, 0.01]),  # 1 is a percent beside 87
+        ([(0, 0.25), (1, 0.875)], [0.25, 0.875]),
+        ([(0, 0), (1, 1)], []),  # nobody knows
+    ],
+)
+def test_rows_a_gpu_are_told_so_too(
+    numbers: list[tuple[int, float]], expected: list[float]
+) -> None:
+    rows = "".join(f"1763800000,{gpu},55,{util}\n" for gpu, util in numbers)
+    source = source_of(f"time,gpu,power,util\n{rows}".encode(), "x.csv")
+    assert values(ingest(source, "gpu_csv"), "gpu_utilisation") == expected
+
+
+def test_a_comma_may_be_decimal() -> None:
+    assert values(reading("util", [["0,5", "99,5"]], ";"), "gpu_utilisation") == [0.005, 0.995]
+
+
+def test_what_breaks_off_or_holds_no_number_decides_nothing() -> None:
+    sink = reading("util", [["N/A", 55], ["x", 60]])
+    assert values(sink, "gpu_utilisation") == [0.55, 0.6]

@@ -1,0 +1,121 @@
+"""What nights said, kept: ``fleet/nights/DATE.json``, as ``rollup --format json`` writes it.
+
+What is new is what the last kept night before did not say. Asking the rows of the day before
+instead would lose what a night that never ran, or a run that came in late, would have said: by the
+next one it is no longer new there, and nobody was ever told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from tracekit.errors import StoreError
+from tracekit.fleet.limits import Limits
+from tracekit.fleet.regressions import Regression
+from tracekit.objects import Objects, is_uri
+from tracekit.store import writing
+from tracekit.store.manifest import work_path
+
+FOLDER = "nights"
+_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRegression:
+    """What a night said got slower."""
+
+    change: tuple[str, ...] | None
+    families: frozenset[str]
+    date: str
+
+    def is_of(self, regression: Regression, limits: Limits) -> bool:
+        """Whether it is the same one: of the same change or of half its families, and from about
+        the same date on. A family that got slower once more is told once more."""
+        days = abs((date.fromisoformat(regression.date) - date.fromisoformat(self.date)).days)
+        if days > limits.same_cause_days:
+            return False
+        if self.change is not None and self.change == regression.change:
+            return True
+        shared = sum(f.family in self.families for f in regression.families)
+        return 2 * shared >= len(regression.families)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one night said, as far as the next ones ask."""
+
+    offenders: frozenset[tuple[str, str]]
+    """Kinds and names."""
+    regressions: tuple[ToldRegression, ...]
+
+
+def told_before(folder: str, day: str) -> Told | None:
+    """What the last kept night before a date said; None where none is kept, or none that is whole.
+
+    ``folder`` is the fleet's, or its URI. StoreError where a store does not answer.
+    """
+    for name in sorted(_names(folder), reverse=True):
+        if name.removesuffix(".json") < day and (said := _told(_read(folder, name))) is not None:
+            return said
+    return None
+
+
+def keep(folder: str, day: str, text: str) -> None:
+    """Keep what a night said, in place of what it said before. RunWriteError where that fails."""
+    if is_uri(folder):
+        Objects(folder).write(f"{FOLDER}/{day}.json", text.encode())
+        return
+    nights = Path(folder) / FOLDER
+    with writing(nights):
+        draft = work_path(nights)
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(nights / f"{day}.json")
+
+
+def _names(folder: str) -> Sequence[str]:
+    if is_uri(folder):
+        found = [name.rpartition("/")[2] for name in Objects(folder).sizes(FOLDER)]
+    else:
+        nights = Path(folder) / FOLDER
+        found = [p.name for p in nights.iterdir()] if nights.is_dir() else []
+    return [name for name in found if _NAME.fullmatch(name)]
+
+
+def _read(folder: str, name: str) -> bytes | None:
+    if is_uri(folder):
+        return Objects(folder).read(f"{FOLDER}/{name}")
+    try:
+        return (Path(folder) / FOLDER / name).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"{folder}/{FOLDER}/{name}: cannot be read ({error.strerror})",
+            hint="it says what the night before said; remove it, or make it readable",
+        ) from None
+
+
+def _told(data: bytes | None) -> Told | None:
+    """None where it is not as we write it."""
+    try:
+        said: Any = json.loads(data or b"")
+        return Told(
+            frozenset((str(o["kind"]), str(o["name"])) for o in said["offenders"]),
+            tuple(
+                ToldRegression(
+                    tuple(r["change"]) if r["change"] is not None else None,
+                    frozenset(str(f["family"]) for f in r["families"]),
+                    date.fromisoformat(r["date"]).isoformat(),
+                )
+                for r in said["regressions"]
+            ),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

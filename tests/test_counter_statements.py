@@ -41,7 +41,7 @@ MUST = {
 }  # fmt: skip
 SEEDS = soak(
     [(layout, seed) for seed in (201, 202, 203) for layout in telemetry.LAYOUTS],
-    fast=[(layout, 201) for layout in ("hsdp", "offload", "mixed")],
+    fast=[(layout, 201) for layout in ("hsdp", "offload", "split", "mixed")],
 )
 
 

@@ -22,24 +22,12 @@ from tracekit.ingest.lines import Line
 NAME = "ipmi"
 
 _UNITS = {"degrees C": "C", "Watts": "W", "RPM": "rpm", "percent": "%"}
-_OTHER = r"Volts|Amps|Joules|discrete|CFM"
-_UNIT = "|".join((*_UNITS, _OTHER))
-_NUMBER = r"-?\d{1,9}(?:\.\d{1,9})?"
-_NAME = r"[A-Za-z0-9][^|,\r\n]{0,60}?"
-_STATUS = r"ok|ns|nc|cr|nr|na|lnc|lcr|lnr|unc|ucr|unr|0x[0-9a-f]{2,8}"
-_SENSOR = re.compile(
-    rf"\s*({_NAME})\s*\|\s*({_NUMBER}|na|0x[0-9a-f]{{1,8}})\s*\|\s*({_UNIT})\s*\|\s*(?:{_STATUS})"
-    r"\s*(?:\|[^\r\n]{0,200})?"
-)
-_SDR = re.compile(
-    rf"\s*({_NAME})\s*\|\s*(?:({_NUMBER}) ({_UNIT})|[^|]{{1,40}})\s*\|\s*(?:{_STATUS})\s*"
-)
-_CSV = re.compile(rf"({_NAME}),({_NUMBER})?,({_UNIT})?,(?:{_STATUS})(?:,[^\r\n]{{0,200}})?")
-_SURE = re.compile(
-    rf"^\s*{_NAME}\s*(?:\|\s*{_NUMBER}\s*\|\s*(?:{_UNIT})\s*\||\|\s*{_NUMBER} (?:{_UNIT})\s*\|"
-    rf"|,{_NUMBER},(?:{_UNIT}),)\s*(?:{_STATUS})",
-    re.M,
-)
+_OTHERS = frozenset(("Volts", "Amps", "Joules", "discrete", "CFM"))
+_NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?")
+_HEX = re.compile(r"0x[0-9a-f]{1,8}")
+_STATUS = re.compile(r"ok|ns|nc|cr|nr|na|lnc|lcr|lnr|unc|ucr|unr|0x[0-9a-f]{2,8}")
+MAX_NAME = 60
+MAX_LINE = 400
 MIN_SENSORS = 3
 """Lines of sensors with a number from which a text is surely one."""
 
@@ -48,7 +36,9 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a list of sensors by several of them."""
     if b"degrees C" not in head and b"Watts" not in head and b"RPM" not in head:
         return None
-    if len(_SURE.findall(head.decode("utf-8", "replace"))) < MIN_SENSORS:
+    found = (_sensor(line) for line in head.decode("utf-8", "replace").splitlines())
+    sure = [s for s in found if s is not None and _NUMBER.fullmatch(s.value or "") and s.unit]
+    if len(sure) < MIN_SENSORS:
         return None
     return Recognition(NAME, "sensors of a machine (ipmitool)", NAME)
 
@@ -88,7 +78,7 @@ class _Parser:
         if sensor is None:
             return
         self._reading.good()
-        if sensor.value is None or sensor.unit is None or sensor.value == "na":
+        if not sensor.value or not sensor.unit or sensor.value == "na":
             return
         unit = _UNITS.get(sensor.unit)
         column = self._column(sensor.name, unit) if unit is not None else None
@@ -109,10 +99,28 @@ class _Parser:
 
 
 def _sensor(text: str) -> _Sensor | None:
-    for pattern in (_SENSOR, _SDR, _CSV):
-        if found := pattern.fullmatch(text):
-            return _Sensor(found[1], found[2], found[3])
-    return None
+    """A line of ``sensor``, of ``sdr`` or of ``-c sdr``; None where it is none."""
+    if len(text) > MAX_LINE:
+        return None
+    is_table = "|" in text
+    cells = [cell.strip() for cell in text.split("|" if is_table else ",")]
+    name = cells[0]
+    if len(cells) < 3 or not name[:1].isascii() or not name[:1].isalnum() or len(name) > MAX_NAME:
+        return None
+    if is_table and (len(cells) == 3 or not _is_unit(cells[2])):
+        value, _, unit = cells[1].partition(" ")
+        is_read = _NUMBER.fullmatch(value) is not None and _is_unit(unit)
+        is_told = _STATUS.fullmatch(cells[2]) is not None
+        return _Sensor(name, *((value, unit) if is_read else (None, None))) if is_told else None
+    if len(cells) < 4 or _STATUS.fullmatch(cells[3]) is None:
+        return None
+    value, unit = cells[1], cells[2]
+    is_known = not value or value == "na" or _NUMBER.fullmatch(value) or _HEX.fullmatch(value)
+    return _Sensor(name, value, unit) if is_known and (not unit or _is_unit(unit)) else None
+
+
+def _is_unit(text: str) -> bool:
+    return text in _UNITS or text in _OTHERS
 
 
 def _plain(name: str) -> str:

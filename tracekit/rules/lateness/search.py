@@ -98,7 +98,8 @@ def _late_alone(
         if scores == (True, None, None) and standing is not None:
             scores = (True, standing(rank, cost_ns) or None, None)
         agreed = sum(score is True for score in scores)
-        if agreed == 1 and (its_share < limits.min_lone_share_ratio or rank in halved):
+        is_weak = agreed == 1 or (what_if is None and _is_half_told(facts))
+        if is_weak and (its_share < limits.min_lone_share_ratio or rank in halved):
             continue
         if (aside or stage is not None) and (False in scores or agreed < limits.min_scores_count):
             continue
@@ -129,6 +130,12 @@ def _ranks_of_half_messages(facts: Facts) -> set[int]:
         if not row["is_trusted"] and row["method"] in (None, "pair")
         for rank in row["ranks"] or ()
     }
+
+
+def _is_half_told(facts: Facts) -> bool:
+    """Whether stages send to each other and a trace breaks off: what the ranks share of the waiting
+    is then what is left of it, and where no replay can be asked no score sees the rest."""
+    return bool(facts.job.broken_ranks) and is_piped(facts)
 
 
 def _enough(fair: float, limits: LatenessThresholds) -> float:

@@ -16,13 +16,16 @@ SLOW = 2
 SHAPES = {"Input Dims": [[1000]], "Input type": ["float"]}
 
 
-def ring(folder: Path, slow_ms: float, *, peers: bool = True, groups: int = 1) -> float:
+def ring(
+    folder: Path, slow_ms: float, *, peers: bool = True, groups: int = 1, offset: int = 0
+) -> float:
     """Traces of gloo on CPUs: each rank computes on a block for 10 ms (``SLOW`` for ``slow_ms``),
     sends it to the next rank and waits for that of the one before it; all reduce what they have
-    computed of it at last. The length of a step in ms."""
+    computed of it at last. ``offset`` is what their numbers are beyond the job's. The length of a
+    step in ms."""
     events: dict[int, list[dict[str, Any]]] = defaultdict(list)
     now = dict.fromkeys(range(RANKS), 0.0)
-    for number in range(STEPS):
+    for at_step in range(STEPS):
         begin = dict(now)
         for _ in range(BLOCKS):
             done = {r: t + 1000 * (slow_ms if r == SLOW else 10) for r, t in now.items()}
@@ -31,7 +34,8 @@ def ring(folder: Path, slow_ms: float, *, peers: bool = True, groups: int = 1) -
                 got = max(ready, done[before]) + 400
                 events[r].append(x("cpu_op", "aten::mm", now[r], ready - now[r]))
                 for name, at, peer in (("send", ready, after), ("recv_", ready + 50, before)):
-                    told = {"Concrete Inputs": ["", "", str(peer), "0"]} if peers else {}
+                    number = str((peer + offset) % RANKS)
+                    told = {"Concrete Inputs": ["", "", number, "0"]} if peers else {}
                     range_name = f"gloo:{name.rstrip('_')}"
                     events[r] += [
                         x("cpu_op", f"c10d::{name}", at, 40, **told),
@@ -43,7 +47,7 @@ def ring(folder: Path, slow_ms: float, *, peers: bool = True, groups: int = 1) -
             events[r].append(x("cpu_op", "aten::mm", now[r], 2000))
             now[r] += 2000
             wait = x("user_annotation", "gloo:all_reduce", now[r], last - now[r], tid=2, **SHAPES)
-            events[r] += [wait, step(number, begin[r], last + 100 - begin[r])]
+            events[r] += [wait, step(at_step, begin[r], last + 100 - begin[r])]
             now[r] = last + 100
     folder.mkdir()
     group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": RANKS, "ranks": [*range(RANKS)]}
@@ -67,12 +71,20 @@ def test_what_a_slow_rank_of_a_ring_costs(tmp_path: Path) -> None:
         assert run.diagnose().document.verdict.kind == "inherent"
 
 
-@pytest.mark.parametrize("told", [{"peers": False}, {"groups": 2}])
+@pytest.mark.parametrize("told", [{"peers": False}, {"groups": 2, "offset": 1}])
 def test_nobody_is_matched_where_the_other_side_is_not_known(
     told: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Without recorded inputs; and where the number may count within another group."""
+    """Without recorded inputs; and where the number counts within a group that is not listed, as
+    senders and receivers show that do not agree."""
     ring(tmp_path / "slow", 16, **told)
     with tracekit.open(tmp_path / "slow") as run:
         pairs = run.query("match_coverage").filter(method="pair")
         assert not pairs["is_trusted"].any() and len(pairs) == 1
+
+
+def test_beside_groups_that_are_not_listed_numbers_count_where_all_agree(tmp_path: Path) -> None:
+    ring(tmp_path / "slow", 16, groups=2)
+    with tracekit.open(tmp_path / "slow") as run:
+        pairs = run.query("match_coverage").filter(method="pair")
+        assert pairs["is_trusted"].all() and len(pairs) == RANKS

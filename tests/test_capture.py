@@ -132,7 +132,8 @@ def test_what_it_takes_of_a_host_is_read(tmp_path: Path) -> None:
     group = tmp_path / "job"
     group.mkdir()
     (group / "cpu.stat").write_text("nr_periods 100\nnr_throttled 7\nthrottled_time 5000\n")
-    text = f"CGROUP={group}\n{script(('host',), seconds=2, interval=1)}"
+    # Four seconds, so that a busy machine reads twice as well.
+    text = f"CGROUP={group}\n{script(('host',), seconds=4, interval=1)}"
     assert shell(text, str(tmp_path / "out")).returncode == 0
     (host,) = (tmp_path / "out").iterdir()
     for name, kind, table in (

@@ -112,7 +112,9 @@ def _is_cut(text: bytes, events: list[bytes], cut: int, every: int) -> bool:
     for raw in events:
         starts.append(text.index(raw, at))
         at = starts[-1] + len(raw)
-    for end in range(cut, starts[-1] + 1 if starts else 0, every):
+    # Behind the last event as well: a part that ends within it, and in which no other begins, is
+    # read on for twice as far.
+    for end in range(cut, len(text) if starts else 0, every):
         (start, raw) = [(s, r) for s, r in zip(starts, events, strict=True) if s < end][-1]
         if start < end - every or len(stream._BOUNDARY.findall(raw)) >= stream.CANDIDATES:
             return False

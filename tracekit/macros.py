@@ -41,6 +41,7 @@ MACRO_FILES: tuple[str, ...] = (
     "paths",
     "nccl",
     "counters",
+    "fabric",
 )
 """Every subject, in an order in which no macro needs a later one."""
 

@@ -20,21 +20,11 @@
 -- column: source_id INTEGER : Source of the cable.
 -- column: place BIGINT : Its line.
 WITH
-    used AS (
-        SELECT
-            lower(split_part(host, '.', 1)) AS host,
-            list_sort(list_distinct(list(rank))) AS ranks
-        FROM rank
-        WHERE host IS NOT NULL
-        GROUP BY lower(split_part(host, '.', 1))
-    ),
     ends AS (
         SELECT
-            lower(split_part(node, '.', 1)) AS node, node_kind, port,
-            lower(split_part(peer, '.', 1)) AS peer, peer_kind, peer_port,
-            lanes_count, speed_bits_s, source_id, place
-        FROM fabric_link
-        WHERE node IS NOT NULL AND peer IS NOT NULL
+            node, node_kind, port, peer, peer_kind, peer_port, lanes_count, speed_bits_s,
+            source_id, place
+        FROM fabric_ends()
     ),
     both_ends AS (
         FROM (SELECT ends.*, FALSE AS is_seen_from_peer FROM ends)
@@ -47,7 +37,7 @@ WITH
     hosts AS (
         SELECT node AS host FROM both_ends WHERE node_kind = 'host'
         UNION
-        SELECT host FROM used
+        SELECT host FROM ranks_by_host()
     ),
     cables AS (
         SELECT
@@ -86,6 +76,6 @@ SELECT
     cable.source_id AS source_id,
     cable.place AS place
 FROM cables
-LEFT JOIN used USING (host)
+LEFT JOIN ranks_by_host() AS used USING (host)
 LEFT JOIN above USING (leaf)
 ORDER BY cables.host, cables.nic_port, cables.leaf, cables.leaf_port;

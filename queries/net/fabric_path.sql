@@ -41,26 +41,8 @@ WITH RECURSIVE
         ) AS ranks
         GROUP BY attempt
     ),
-    hosts AS (
-        SELECT DISTINCT lower(split_part(host, '.', 1)) AS host
-        FROM rank
-        WHERE host IS NOT NULL
-    ),
-    said AS (
-        SELECT
-            lower(split_part(node, '.', 1)) AS node,
-            node_kind,
-            port,
-            lower(split_part(peer, '.', 1)) AS peer,
-            peer_kind,
-            peer_port,
-            lanes_count,
-            speed_bits_s,
-            source_id,
-            place
-        FROM fabric_link
-        WHERE node IS NOT NULL AND peer IS NOT NULL
-    ),
+    hosts AS (SELECT host FROM ranks_by_host()),
+    said AS (FROM fabric_ends()),
     named AS (
         SELECT node, node_kind AS kind FROM said
         UNION ALL

@@ -18,11 +18,8 @@
 -- column: place BIGINT : Its line.
 WITH
     ends AS (
-        SELECT
-            lower(split_part(node, '.', 1)) AS node, node_kind, port,
-            lower(split_part(peer, '.', 1)) AS peer, peer_kind, peer_port, source_id, place
-        FROM fabric_link
-        WHERE node IS NOT NULL AND peer IS NOT NULL
+        SELECT node, node_kind, port, peer, peer_kind, peer_port, source_id, place
+        FROM fabric_ends()
     ),
     both_ends AS (
         FROM ends
@@ -32,7 +29,7 @@ WITH
     hosts AS (
         SELECT node AS host FROM both_ends WHERE node_kind = 'host'
         UNION
-        SELECT lower(split_part(host, '.', 1)) FROM rank WHERE host IS NOT NULL
+        SELECT host FROM ranks_by_host()
     ),
     switches AS (
         SELECT DISTINCT node FROM both_ends

@@ -22,21 +22,12 @@
 -- column: source_id INTEGER : Source.
 -- column: place BIGINT : Its line.
 WITH
-    used AS (
-        SELECT
-            lower(split_part(host, '.', 1)) AS host,
-            list_sort(list_distinct(list(rank))) AS ranks
-        FROM rank
-        WHERE host IS NOT NULL
-        GROUP BY lower(split_part(host, '.', 1))
-    ),
     ends AS (
         SELECT
-            lower(split_part(node, '.', 1)) AS near, node_kind AS near_kind, port AS near_port,
-            lower(split_part(peer, '.', 1)) AS far, peer_kind AS far_kind, peer_port AS far_port,
+            node AS near, node_kind AS near_kind, port AS near_port,
+            peer AS far, peer_kind AS far_kind, peer_port AS far_port,
             lanes_count, speed_bits_s, possible_lanes_count, possible_speed_bits_s, source_id, place
-        FROM fabric_link
-        WHERE node IS NOT NULL AND peer IS NOT NULL
+        FROM fabric_ends()
     ),
     -- The host's end first, of two switches the one whose name is first.
     turned AS (
@@ -107,7 +98,7 @@ SELECT
     source_id,
     place
 FROM cables
-LEFT JOIN used ON used.host = cables.node
+LEFT JOIN ranks_by_host() AS used ON used.host = cables.node
 LEFT JOIN usual ON usual.port = cables.port AND cables.node_kind = 'host'
 WHERE
     possible_lanes_count > lanes_count

@@ -615,6 +615,33 @@ def test_who_has_messages_without_an_other_side_is_not_named_by_one_score(
     assert bool(LATE.run(job.facts()).findings) is is_named
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, 0),
+        ({"broken": ()}, 3),
+        ({"op": "all_reduce"}, 3),
+        ({"slowdown": 1.2}, 3),
+        ({"delays_ms": {2: 25, 3: 25}}, 2),
+    ],
+    ids=["a third each", "no trace breaks off", "nobody sends", "a replay agrees", "half of all"],
+)
+def test_in_a_pipeline_of_which_a_trace_breaks_off_a_share_must_be_half(
+    make_job: MakeJob, change: dict[str, Any], named: int
+) -> None:
+    """Of a healthy job whose last trace broke off, a rank of the first stage was accused: what the
+    cut rank and its pipeline had waited for was not told any more."""
+    given = {"delays_ms": {1: 20, 2: 25, 3: 26}, "broken": (0,), "op": "send"} | change
+    job = late_job(make_job, given["delays_ms"], peer=1.5, ranks_count=8)
+    job.rows["comm_summary"] = [{"op": given["op"]}]
+    facts = job.facts()
+    facts = replace(facts, job=replace(facts.job, broken_ranks=frozenset(given["broken"])))
+    if "slowdown" in given:
+        replay = Replayed({}, dict.fromkeys(given["delays_ms"], given["slowdown"]))
+        facts = replace(facts, replay=replay)
+    assert len(LATE.run(facts).findings) == named
+
+
 def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace(
     make_job: MakeJob,
 ) -> None:

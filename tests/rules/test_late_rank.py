@@ -631,7 +631,11 @@ def test_in_a_pipeline_of_which_a_trace_breaks_off_a_share_must_be_half(
 ) -> None:
     """Of a healthy job whose last trace broke off, a rank of the first stage was accused: what the
     cut rank and its pipeline had waited for was not told any more."""
-    given = {"delays_ms": {1: 20, 2: 25, 3: 26}, "broken": (0,), "op": "send"} | change
+    given: dict[str, Any] = {
+        "delays_ms": {1: 20, 2: 25, 3: 26},
+        "broken": (0,),
+        "op": "send",
+    } | change
     job = late_job(make_job, given["delays_ms"], peer=1.5, ranks_count=8)
     job.rows["comm_summary"] = [{"op": given["op"]}]
     facts = job.facts()

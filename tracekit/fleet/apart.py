@@ -12,6 +12,7 @@ from typing import TypeVar
 from tracekit.cluster import FailedTaskError, LostWorkerError
 from tracekit.errors import TracekitError
 from tracekit.logs import as_parent
+from tracekit.runs.execute import ended_by_interrupts
 
 Of = TypeVar("Of")
 T = TypeVar("T")
@@ -59,13 +60,10 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=as_parent
-    ) as pool:
-        try:
-            yield pool
-        except KeyboardInterrupt:
-            # Leaving the pool waits for all that was asked, and whoever sent SIGTERM kills soon.
-            for worker in [*(getattr(pool, "_processes", None) or {}).values()]:
-                worker.terminate()
-            raise
+    with (
+        ProcessPoolExecutor(
+            workers, mp_context=get_context("spawn"), initializer=as_parent
+        ) as pool,
+        ended_by_interrupts(pool),
+    ):
+        yield pool

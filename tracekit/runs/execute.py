@@ -156,14 +156,21 @@ def _pool(workers: int) -> Iterator[Executor]:
     with ProcessPoolExecutor(
         max_workers=workers, mp_context=context, initializer=_follow_parent
     ) as pool:
-        try:
+        with ended_by_interrupts(pool):
             yield pool
-        except KeyboardInterrupt:
-            # Leaving the pool waits for its tasks, and a large file takes minutes.
-            for worker in [*(getattr(pool, "_processes", None) or {}).values()]:
-                worker.terminate()
-            raise
         pool.shutdown(wait=False)  # they end by themselves, while this process derives
+
+
+@contextlib.contextmanager
+def ended_by_interrupts(pool: Executor) -> Iterator[None]:
+    """An interrupt ends the workers of a pool of processes: leaving it waits for all that was
+    asked, a large file takes minutes, and whoever sent SIGTERM kills soon."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for worker in [*(getattr(pool, "_processes", None) or {}).values()]:
+            worker.terminate()
+        raise
 
 
 def _follow_parent() -> None:

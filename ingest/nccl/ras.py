@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ SNAPSHOT = (
 EVENT = ("place", "time_ns", "node", "code", "severity", "fields")
 _COMM = re.compile(rb"#(\d+)-(\d+) \(([0-9a-fA-F]{4,20})\) (MISMATCH|INCOMPLETE|ABORT|\w{2,20})")
 _UP_TO = re.compile(rb"\s*(\d+) ranks? ha(?:ve|s) launched up to operation (\d+)")
+_OPERATIONS = re.compile(rb"\s*Communicator ranks have different \w{0,30} ?operation counts")
 _STATUS = re.compile(rb"\s*(\d+) ranks? ha(?:ve|s) status (\w{2,20})")
 _RANK = re.compile(
     rb"\s*Rank (\d+) -- GPU ([\d,]+) managed by process (\d+) on node "
@@ -35,6 +37,8 @@ _MONITOR = re.compile(
     rb"\s*\[[^\]]{10,40}\] (PEER_\w{2,30}|\w{3,30}): Process (\d+) on node ([\w.:-]{2,60}) "
     rb"managing GPUs? ([\d,]+)"
 )
+MAX_UNLISTED_RANKS = 1 << 17
+"""Ranks of a communicator that are told by not being listed: beyond it none is."""
 _WORD = re.compile(r"[\w.:+-]{1,60}")
 _STATES = {0: "INIT", 1: "RUNNING", 2: "FINALIZE", 3: "ABORT"}
 
@@ -42,6 +46,16 @@ _STATES = {0: "INIT", 1: "RUNNING", 2: "FINALIZE", 3: "ABORT"}
 def read(source: SourceFile, sink: Sink, options: IngestOptions) -> None:
     """Read one output into the sink."""
     _Reader(source, sink).run()
+
+
+@dataclass(slots=True)
+class _Count:
+    """So many ranks have launched so much, and those of them that are listed."""
+
+    place: int
+    ranks: int
+    operation: int | None
+    listed: set[int] = field(default_factory=set)
 
 
 class _Reader:
@@ -55,6 +69,8 @@ class _Reader:
         self.operation: int | None = None
         self.most: int | None = None
         """The highest operation that the block of this communicator has named so far."""
+        self.counted: list[_Count] = []
+        """How many ranks launched how much, of the operation that is told of at hand."""
         self.time_ns: int | None = None
         """Local time of the record at hand: RAS states no zone."""
         self.has_times = False
@@ -81,6 +97,7 @@ class _Reader:
                             held, held_bytes = [], 0
                     else:
                         self._line(line, place)
+        self._unlisted()
         if held:
             self._json(b"\n".join(held), begun)
         self.rows.flush()
@@ -100,12 +117,17 @@ class _Reader:
 
     def _line(self, line: bytes, place: int) -> None:
         if comm := _COMM.match(line):
+            self._unlisted()
             self.hash = "0x" + comm[3].decode().lower()
             self.status, self.operation, self.is_dead = comm[4].decode(), None, False
             self.most = None
             self._event(place, f"ras_{self.status.lower()}", [f"comm_hash={self.hash}"])
+        elif _OPERATIONS.match(line):
+            self._unlisted()
+            self.most = None
         elif up_to := _UP_TO.match(line):
             self.operation = as_int(up_to[2])
+            self.counted.append(_Count(place, as_int(up_to[1]) or 0, self.operation))
             self.most = max(self.most or 0, self.operation or 0)
             self.status = "MISMATCH"
             self._event(
@@ -116,6 +138,8 @@ class _Reader:
         elif status := _STATUS.match(line):
             self.status, self.operation = status[2].decode(), None
         elif rank_line := _RANK.match(line):
+            if self.counted and (rank := as_int(rank_line[1])) is not None:
+                self.counted[-1].listed.add(rank)
             self.rows.add(
                 (place, None, self.hash, as_int(rank_line[1]), None, self.operation, self.most,
                  self.status, rank_line[4].decode())
@@ -136,8 +160,26 @@ class _Reader:
                     (place, None, self.hash, as_int(rank), None, None, None, "MISSING", None)
                 )
         elif line.strip() in (b"DEAD", b"TIMEOUT", b"INCOMPLETE"):
+            self._unlisted()
             self.is_dead = line.strip() == b"DEAD"
             self.hash = None
+
+    def _unlisted(self) -> None:
+        """The ranks of the one count whose ranks RAS leaves out, being most: all others."""
+        counts, self.counted = self.counted, []
+        size = sum(c.ranks for c in counts)
+        silent = [c for c in counts if not c.listed]
+        listed = set().union(*(c.listed for c in counts))
+        if len(silent) != 1 or not listed or size > MAX_UNLISTED_RANKS:
+            return
+        others = set(range(size)) - listed
+        if len(others) == silent[0].ranks:
+            most = max(c.operation or 0 for c in counts)
+            for rank in sorted(others):
+                self.rows.add(
+                    (silent[0].place, None, self.hash, rank, None, silent[0].operation, most,
+                     "MISMATCH", None)
+                )  # fmt: skip
 
     def _event(self, place: int, code: str, fields: list[str], node: str | None = None) -> None:
         severity = "error" if "dead" in code or "incomplete" in code else "warning"
@@ -146,6 +188,7 @@ class _Reader:
     # --- JSON ----------------------------------------------------------------------------------
 
     def _json(self, text: bytes, place: int) -> None:
+        self._unlisted()
         try:
             record = loads(text)
         except (ValueError, RecursionError):

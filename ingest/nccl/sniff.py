@@ -51,14 +51,17 @@ def sniff(head: bytes, name: str) -> Recognition | None:
             return recognition
     if _INSPECTOR.search(head):
         return Recognition("nccl_inspector", "records of NCCL Inspector", "nccl_inspector")
-    if _NCCL.search(head) or _VERSION.search(head):
+    if _NCCL.search(head):
+        return Recognition("nccl", "it has lines of NCCL_DEBUG", "nccl")
+    # Its client begins with NCCL's version, as a debug log without a process's name does.
+    if _RAS.search(head):
+        return Recognition("nccl_ras", "output of NCCL's RAS client", "nccl_ras")
+    if _VERSION.search(head):
         return Recognition("nccl", "it has lines of NCCL_DEBUG", "nccl")
     if _TESTS.search(head):
         return Recognition("nccl_tests", "it has a table of nccl-tests", "nccl")
     if _WATCHDOG.search(head):
         return Recognition("nccl", "it has lines of PyTorch's watchdog of collectives", "nccl")
-    if _RAS.search(head):
-        return Recognition("nccl_ras", "output of NCCL's RAS client", "nccl_ras")
     return None
 
 

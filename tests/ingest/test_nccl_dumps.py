@@ -305,14 +305,55 @@ DEAD
     columns = ("comm_hash", "group_rank", "op", "last_enqueued", "peers_enqueued", "status")
     assert sink.rows("comm_snapshot", *columns) == [
         ("0x27a079b828ff1a75", 2, None, 6649, 6650, "MISMATCH"),
+        *(("0x27a079b828ff1a75", rank, None, 6650, 6650, "MISMATCH") for rank in (0, 1, 3)),
         ("0xae", 0, "all_reduce", 7, 8, "RUNNING"),
         ("0xae", 1, "all_reduce", 8, 8, "RUNNING"),
         ("0xae", 2, None, None, None, "DEAD"),
     ]
     assert [e["pid"] for e in sink.events("ras_dead")] == ["9", "5"]
     noon_ns = 1_795_262_400_000_000_000  # 2026-11-21 12:00:00, in a zone that nobody states
-    assert sink.rows("comm_snapshot", "time_ns") == [None, noon_ns, noon_ns, noon_ns]
+    assert sink.rows("comm_snapshot", "time_ns") == [*([None] * 4), noon_ns, noon_ns, noon_ns]
     assert sink.facts["time_basis"] == "relative"
+
+
+MISMATCH = """NCCL version 2.26.2 compiled with CUDA 12.6
+CUDA runtime version 12060, driver version 12060
+
+Job summary
+===========
+
+#0-0 (ab12) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  3 ranks have launched up to operation 640
+  2 ranks have launched up to operation 641
+  Rank 1 -- GPU 1 managed by process 7 on node n1
+  Rank 2 -- GPU 2 managed by process 8 on node n1
+"""
+
+
+def test_ras_ranks_that_are_most_are_those_it_does_not_list() -> None:
+    assert recognise(source_of(MISMATCH.encode(), "ras.txt")).ingestor == "nccl_ras"
+    sink = read(MISMATCH, "ras.txt")
+    columns = ("place", "comm_hash", "group_rank", "last_enqueued", "peers_enqueued", "node")
+    assert sorted(sink.rows("comm_snapshot", *columns)) == [
+        *((9, "0xab12", rank, 640, 641, None) for rank in (0, 3, 4)),
+        (11, "0xab12", 1, 641, 641, "n1"),
+        (12, "0xab12", 2, 641, 641, "n1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (MISMATCH.replace("  Rank 1", "  rank 1"), "it lists fewer than it counts"),
+        (MISMATCH.replace("Rank 2 --", "Rank 9 --"), "a rank beyond those that are counted"),
+        (MISMATCH + "  1 rank has launched up to operation 642\n", "two counts list nobody"),
+        (MISMATCH.replace("3 ranks", "300000 ranks"), "more ranks than are told one by one"),
+    ],
+)
+def test_ras_ranks_that_it_does_not_list_are_not_guessed(text: str, why: str) -> None:
+    rows = read(text, "ras.txt").rows("comm_snapshot", "last_enqueued")
+    assert 640 not in rows, why
 
 
 # --- nccl-tests -------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def told(facts: Facts) -> tuple[str, str]:
     """Without a finding: what the snapshots show, and what to do next."""
     if is_single(facts):
         return (
-            "one RAS snapshot shows no hang: unequal counts are normal in it.",
+            f"one RAS snapshot shows no hang: unequal counts are normal in it{_seen(facts)}.",
             "take a second snapshot a minute later: who has not moved, hangs",
         )
     first = next(iter(still(facts)), None)
@@ -143,6 +143,16 @@ def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
 def is_single(facts: Facts) -> bool:
     """Whether there is no second snapshot of any member."""
     return all(int(r["snapshots_count"]) < 2 for r in facts.of(QUERY))
+
+
+def _seen(facts: Facts) -> str:
+    """Who is behind in a single snapshot, to be held against the next one."""
+    for comm, rows in sorted(_by_comm(facts).items(), key=lambda c: (-len(c[1]), c[0])):
+        counted = [r for r in rows if r["last_count"] is not None]
+        behind = [r for r in counted if int(r["last_count"]) < int(r["peers_last_count"])]
+        if behind:
+            return f"; in communicator {safe(comm)} {_behind(Still(comm, counted, behind, None))}"
+    return ""
 
 
 def _by_comm(facts: Facts) -> dict[str, list[Row]]:

@@ -123,6 +123,7 @@ QUERY_FILES: tuple[str, ...] = (
     "health/allocator_stall",
     "health/job_sources",
     "health/environment",
+    "health/kernel_reports",
     "health/job_attempts",
     "health/job_ranks",
     "health/input_issues",

@@ -75,7 +75,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("nvidia_smi_xml", 6, "smi_xml", (
         Format("gpu", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
     ), ("nvidia_smi",)),
-    Family("kernel_log", 4, "kernel_log", (
+    Family("kernel_log", 5, "kernel_log", (
         Format("gpu", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
     ), ()),
     Family("gpu_text", 8, "gpu_text", (

@@ -1,4 +1,5 @@
-"""Kernel and fabric-manager logs: XIDs of GPUs, SXids of NVSwitches, kills for want of memory.
+"""Kernel and fabric-manager logs: XIDs of GPUs, SXids of NVSwitches, kills for want of memory, and
+what else the kernel reports of its machine (``kernel_reports``).
 
 Never the whole line.
 
@@ -9,11 +10,13 @@ since boot; journalctl's ISO times have their zone. One file has one kind of tim
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Severity, Sink, SourceFile, write_columns
 from tracekit.ingest.counters import times
+from tracekit.ingest.counters.kernel_reports import KernelReports, may_report
 from tracekit.ingest.counters.names import pci_address
 from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.counters.times import local_ns
@@ -47,13 +50,21 @@ _FABRIC_LINE = re.compile(
 _BRACKETED = re.compile(r"(?:<\d+>)?\[ *([^\]]{6,40})\] ?(.*)")
 _ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}\S{0,20}) (\S{1,200}) kernel: ?(.*)")
 _SYSLOG = re.compile(
-    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (\S{1,200}) kernel: ?(?:\[ *[\d.]{6,20}\] ?)?(.*)"
+    r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (\S{1,200}) kernel: ?(?:\[ *[\d.]{6,20}\] ?)?(.*)"
 )
-"""A year is not in it: the line has no time, but its host."""
+"""A year is not in it: the line has no time, but its host, and how far it is from others."""
 _BOOT = re.compile(r"(\d{1,10})\.(\d{6})")
+_DMESG = re.compile(r"\+?\d{1,10}\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}")
+"""What dmesg puts in brackets: seconds since boot or the line before, or with -T a local time."""
+_NAMED_KERNEL = re.compile(
+    r"(?m)^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}) "
+    r"\S{1,200} kernel: "
+)
+SNIFFED_LINES = 2000
 
 _KILLS = re.compile(
-    rb"(?m)^(?:<\d+>)?(?:\[ *[^\]\n]{6,40}\]|\S{1,40} \S{1,200} kernel:) ?(?:\[[^\]\n]{6,40}\] )?"
+    rb"(?m)^(?:<\d+>)?(?:\[ *[^\]\n]{6,40}\]|(?:[A-Z][a-z]{2} [ \d]\d )?\S{1,40} \S{1,200} kernel:)"
+    rb" ?(?:\[[^\]\n]{6,40}\] )?"
     rb"(?:[Mm]emory cgroup o|O)ut of memory: Killed process \d"
 )
 """Behind a kernel's own time only: a job's output may hold such a line, too."""
@@ -74,7 +85,27 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     first = head[:2000].decode("utf-8", "replace").split("\n", 1)[0]
     if _FABRIC_LINE.match(first):
         return Recognition("xid", "a log of NVIDIA's fabric manager", NAME)
+    if _is_kernel_s(head) and not is_step_log(head):
+        return Recognition("kernel_log", "lines of a kernel's log", NAME)
     return None
+
+
+def _is_kernel_s(head: bytes) -> bool:
+    """Whether lines are a kernel's by their form: syslog's or journalctl's with its name, or the
+    seconds since boot of dmesg, one of which reports what we know or begins a boot."""
+    text = head.decode("utf-8", "replace")
+    if _NAMED_KERNEL.search(text):
+        return True
+    reports = KernelReports()
+    for number, line in enumerate(text.split("\n", SNIFFED_LINES)[:SNIFFED_LINES]):
+        bracketed = _BRACKETED.match(line)
+        if bracketed is None or not _DMESG.fullmatch(bracketed[1].strip()):
+            continue
+        if bracketed[2].startswith("Linux version ") or reports.line(
+            number, None, None, bracketed[2]
+        ):
+            return True
+    return False
 
 
 def read(source: SourceFile, sink: Sink) -> None:
@@ -84,6 +115,15 @@ def read(source: SourceFile, sink: Sink) -> None:
         for number, line in lines(stream):
             reader.line(number, line)
         reader.finish(streams.stream_problem(stream))
+
+
+def _in_some_year_ns(stated: str) -> int | None:
+    """A time of syslog in a leap year, as if it were that of the log."""
+    try:
+        moment = datetime.strptime(f"2024 {stated}", "%Y %b %d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(moment.timestamp()) * 10**9
 
 
 class _Event(NamedTuple):
@@ -105,13 +145,18 @@ class _Reader:
         self._lines = 0
         self._named: tuple[int, int | None, str | None] | None = None
         """Where and when the driver began to speak of a GPU, and of which."""
-        self._window: tuple[int, int] | None = None
+        self._reports = KernelReports()
+        self._clock_ns: int | None = None
+        """Where the line stands on the log's own clock, which need not say in which year."""
 
     def line(self, number: int, line: str) -> None:
         """One line; most are nothing of ours."""
         self._lines += 1
         if not any(word in line for word in _WORDS):
-            if self._lines <= 50 and self._basis is None:
+            if may_report(line):
+                moment, message = self._moment(line)
+                self._reports.line(number, moment, self._clock_ns, message)
+            elif self._lines <= 50 and self._basis is None:
                 self._moment(line)
             return
         moment, message = self._moment(line)
@@ -121,6 +166,16 @@ class _Reader:
 
     def finish(self, problem: str | None) -> None:
         """Write the events and the facts."""
+        self._events += [
+            _Event(r.place, r.time_ns, None, r.code, r.severity, r.code, r.fields)
+            for r in self._reports.events()
+        ]
+        self._events.sort(key=lambda e: e.place)
+        if self._reports.left_out:
+            self._sink.count(
+                "report_left_out", self._reports.left_out,
+                doc="Reports of the kernel beyond those kept of one file.",
+            )  # fmt: skip
         if self._events:
             columns = dict(zip(_Event._fields, zip(*self._events, strict=True), strict=True))
             write_columns(self._sink, "log_event", columns)
@@ -140,6 +195,7 @@ class _Reader:
 
     def _moment(self, line: str) -> tuple[int | None, str]:
         """The time of a line on the file's clock, and the message behind it."""
+        self._clock_ns = None
         if fabric := _FABRIC_LINE.match(line):
             return self._on("local", local_ns(fabric[1])), f"{fabric[2]}: {fabric[3]}"
         if iso_line := _ISO.match(line):
@@ -149,8 +205,9 @@ class _Reader:
             self._host = self._host or iso_line[2]
             return self._on(basis, moment if moment is not None else local_ns(stated)), iso_line[3]
         if plain := _SYSLOG.match(line):
-            self._host = self._host or plain[1]
-            return None, plain[2]
+            self._host = self._host or plain[2]
+            self._clock_ns = _in_some_year_ns(plain[1])
+            return None, plain[3]
         if bracketed := _BRACKETED.match(line):
             if boot := _BOOT.fullmatch(bracketed[1].strip()):
                 ns = int(boot[1]) * 10**9 + int(boot[2]) * 1000
@@ -162,7 +219,10 @@ class _Reader:
         if moment is None:
             return None
         self._basis = self._basis or basis
-        return moment if basis == self._basis else None
+        self._clock_ns = moment if basis == self._basis else None
+        if basis == "relative" and self._reports.boot_ns is None:
+            self._reports.boot_ns = 0  # it counts from the boot
+        return self._clock_ns
 
     def _event(self, number: int, moment: int | None, message: str) -> _Event | None:
         if killed := oom_kill(message.encode()):

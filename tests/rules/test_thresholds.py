@@ -92,7 +92,7 @@ CONSTANTS = {
         facts.MAX_CANDIDATES facts.MAX_PLACES facts.MAX_READINGS stalls.MAX_PLACES
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         first_failure.MAX_NAMED
-        cables.SHOWN_CABLES
+        cables.SHOWN_CABLES kernel_report.SHOWN_DEVICES
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES history.SHOWN_EPISODES signals.SHOWN_ERRORS
         text.MAX_LINES text.SHOWN_FINDINGS job_words.SHOWN_BEYOND
         unchecked.SHOWN_TOPICS unchecked.SHOWN_SOURCES unchecked.SHOWN_RULES

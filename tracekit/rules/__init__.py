@@ -71,6 +71,7 @@ NAMES = (
     "init-straggler",
     "config-mismatch",
     "bad-node",
+    "kernel-report",
     "tensor-group-spans-hosts",
     "fabric-misconfigured",
     "latency-bound-communication",

@@ -161,3 +161,127 @@ def test_a_job_s_output_with_such_a_line_is_no_kernel_log() -> None:
     step = "iter 100: loss 3.2512, time 135.22ms, mfu 12.50%\n"
     for text in (f"a line\n{kill}", f"{step}[Mon Nov 23 03:05:50 2026] {kill}"):
         assert recognise(source_of(text.encode(), "job.log")).kind == "job_log"
+
+
+def reports(text: str, name: str = "kern.log") -> list[Any]:
+    """Code and fields of what a kernel's log is recognised and read as."""
+    sink = MemorySink()
+    source = source_of(text.encode(), name)
+    recognition = recognise(source)
+    assert recognition.ingestor == "kernel_log"
+    ingestor("kernel_log").read(source, sink, IngestOptions())
+    return sink.rows("log_event", "place", "code", "fields") if "log_event" in sink.tables else []
+
+
+SYSLOG = "Oct  3 02:{} node17 kernel: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "fields"),
+    [
+        ("mlx5_core 0000:c1:00.0: poll_health:835:(pid 0): Fatal error 1 detected",
+         "kernel-nic-failed", ["device=0000:c1:00.0"]),
+        ("NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out",
+         "kernel-nic-failed", ["device=eth0"]),
+        ("mlx5_core 0000:c1:00.0: Port module event[error]: module 0, Cable error, Bus stuck",
+         "kernel-cable", ["device=0000:c1:00.0", "what=cable error"]),
+        ("pcieport 0000:00:03.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (x)",
+         "kernel-pcie-error", ["device=0000:00:03.0", "what=corrected"]),
+        ("nvidia 0000:17:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=x",
+         "kernel-pcie-error", ["device=0000:17:00.0", "what=non-fatal"]),
+        ("nvidia 0000:17:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Inaccessible",
+         "kernel-pcie-error", ["device=0000:17:00.0", "what=fatal"]),
+        ("pcieport 0000:16:01.0: pciehp: Slot(5): Link Down",
+         "kernel-pcie-lost", ["device=0000:16:01.0", "what=link down"]),
+        ("blk_update_request: critical medium error, dev nvme0n1, sector 7 op 0x0:(READ)",
+         "kernel-disk-error", ["device=nvme0n1"]),
+        ("nvme nvme1: I/O 512 QID 3 timeout, aborting", "kernel-disk-error", ["device=nvme1"]),
+        ("EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2", "kernel-disk-error",
+         ["device=sda1"]),
+        ("LustreError: 167-0: fs1-MDT0000-mdc-ffff8: This client was evicted by fs1-MDT0000; in",
+         "kernel-evicted", ["device=fs1-MDT0000"]),
+        ("INFO: task python:188123 blocked for more than 120 seconds.",
+         "kernel-stuck-task", ["program=python", "pid=188123", "seconds=120"]),
+        ("watchdog: BUG: soft lockup - CPU#23 stuck for 26s! [python:188123]",
+         "kernel-lockup", ["seconds=26"]),
+        ("rcu: INFO: rcu_preempt self-detected stall on CPU", "kernel-lockup", None),
+        ("EDAC MC0: 3 CE memory read error on CPU_SrcID#0 (channel:1 slot:0 page:0x1f2)",
+         "kernel-memory-error", ["device=MC0", "what=corrected"]),
+        ("Memory failure: 0x12ab: Sending SIGBUS to python:77 due to hardware memory corruption",
+         "kernel-memory-error", ["what=uncorrected"]),
+        ("CPU5: Core temperature above threshold, cpu clock throttled (total events = 2123)",
+         "kernel-heat", ["device=Core"]),
+        ("python3[4242]: segfault at 0 ip 00007f00 sp 00007f01 error 4 in libnccl.so.2[7f00+1000]",
+         "kernel-crash", ["program=python3", "pid=4242", "library=libnccl.so.2"]),
+    ],
+)  # fmt: skip
+def test_what_a_kernel_reports_of_its_machine(
+    message: str, code: str, fields: list[str] | None
+) -> None:
+    ((_, told, given),) = reports(SYSLOG.format("11:09", message))
+    assert told == code
+    counted = [f for f in given if not f.startswith(("count=", "lasted_ms="))]
+    if fields is not None:
+        assert counted == fields
+    (count,) = [f for f in given if f.startswith("count=")]
+    assert count == ("count=3" if "3 CE" in message else "count=1")
+    # No word of the line but names.
+    assert not any("SIGBUS" in f or "inode" in f for f in given)
+
+
+def test_what_a_kernel_reports_often_is_one_event_an_hour_and_device() -> None:
+    lines = "".join(
+        f"[{7200 + 900 * i}.000000] pcieport 0000:00:0{i % 2}.0: PCIe Bus Error: "
+        "severity=Corrected, type=Physical Layer, (Receiver ID)\n"
+        for i in range(8)
+    )
+    assert [(place, fields[2:]) for place, _, fields in reports(lines, "dmesg")] == [
+        (1, ["count=2", "lasted_ms=1800000"]), (2, ["count=2", "lasted_ms=1800000"]),
+        (5, ["count=2", "lasted_ms=1800000"]), (6, ["count=2", "lasted_ms=1800000"]),
+    ]  # fmt: skip
+
+
+def test_links_and_servers_are_told_with_how_long_they_were_gone() -> None:
+    text = "".join(
+        SYSLOG.format(at, message)
+        for at, message in (
+            ("10:00", "mlx5_core 0000:ab:00.0 ib0: Port: 1 Link DOWN"),
+            ("10:01", "mlx5_core 0000:ab:00.0 ib0: Port: 1 Link INIT"),
+            ("10:04", "mlx5_core 0000:ab:00.0 ib0: Port: 1 Link ACTIVE"),
+            ("11:00", "ice 0000:01:00.0 eth1: NIC Link is Up 100 Gbps Full Duplex"),
+            ("12:00", "ice 0000:01:00.0 eth1: NIC Link is Down"),
+            ("12:00", "nfs: server 10.0.4.9 not responding, still trying"),
+            ("12:30", "nfs: server 10.0.4.9 not responding, still trying"),
+            ("14:00", "nfs: server 10.0.4.9 OK"),
+            ("15:00", "Lustre: fs1-OST0007-osc-ffff8: Connection to fs1-OST0007 (at 10.1.0.7@o2ib)"
+             " was lost; in progress operations using this service will wait"),
+            ("15:20", "Lustre: fs1-OST0007-osc-ffff8: Connection restored to 10.1.0.7@o2ib"),
+        )
+    )  # fmt: skip
+    assert reports(text) == [
+        (1, "kernel-link-down",
+         ["device=ib0", "driver=mlx5_core", "pci=0000:ab:00.0", "is_over=1", "lasted_ms=4000"]),
+        (5, "kernel-link-down",
+         ["device=eth1", "driver=ice", "pci=0000:01:00.0", "is_over=0", "was_up=1"]),
+        (6, "kernel-no-answer", ["device=10.0.4.9", "is_over=1", "lasted_ms=120000"]),
+        (9, "kernel-no-answer", ["device=fs1-OST0007", "is_over=1", "lasted_ms=20000"]),
+    ]  # fmt: skip
+
+
+def test_a_link_that_comes_up_behind_a_boot_was_not_lost() -> None:
+    down, up = "ice 0000:01:00.0 eth1: NIC Link is Down", "ice 0000:01:00.0 eth1: NIC Link is Up"
+    boot = f"[    0.000000] Linux version 6.8.0\n[    9.000000] {down}\n[   12.000000] {up}\n"
+    assert reports(boot, "dmesg") == []
+    later = f"{boot}[  400.000000] {down}\n[  402.000000] {up}\n"
+    assert [place for place, *_ in reports(later, "dmesg")] == [4]
+    again = SYSLOG.format("10:00", "Linux version 6.8.0") + SYSLOG.format("10:09", down)
+    assert reports(again + SYSLOG.format("10:12", up)) == []
+
+
+def test_a_program_s_own_output_is_no_kernel_s_log() -> None:
+    for text in (
+        "[    1.000000] epoch 1\n[    2.000000] epoch 2\n",
+        "Oct  3 02:11:09 node17 trainer: Link is Down\n",
+        "INFO: task python:188123 blocked for more than 120 seconds.\n",
+    ):
+        assert recognise(source_of(text.encode(), "notes.txt")).ingestor != "kernel_log"

@@ -311,6 +311,17 @@ def test_a_benchmark_without_rows_on_one_gpu_is_not_broken(tmp_path: Path) -> No
     assert "ran to its end and measured nothing: it ran on one GPU" in text
 
 
+def test_wrong_elements_come_before_how_fast_it_was(tmp_path: Path) -> None:
+    rows = "".join(ROW.format(8 << i, 2 << i).replace(" 0.00 ", " 3.00 ") for i in range(10))
+    wrong = re.sub(r"(?m)^(.* )0( .* )0$", r"\g<1>4\g<2>6", rows, count=1)
+    assert wrong != rows
+    (tmp_path / "a.out").write_text(HEAD + wrong + END.format("3.0"))
+    _, document = told(tmp_path, tmp_path / "a.out")
+    assert "wrong elements in 1 size." in document.verdict.sentence
+    (tmp_path / "a.out").write_text(HEAD + rows + END.format("3.0"))
+    assert "wrong" not in told(tmp_path, tmp_path / "a.out")[1].verdict.sentence
+
+
 def test_no_rows_of_two_gpus_are_incomplete(tmp_path: Path) -> None:
     (tmp_path / "a.out").write_text(HEAD)
     text, _ = told(tmp_path, tmp_path / "a.out")

@@ -130,12 +130,22 @@ PATTERNS: tuple[Pattern, ...] = (
     _p("topology_file", "info", "Loading topology file", r"Loading topology file"),
     _p("launch_mode", "info", "Launch mode", r"Launch mode (?P<mode>\w{1,30})"),
     # --- what goes wrong ----------------------------------------------------------------------
+    _p("ib_async_event", "info", "async",
+       r"(?:\[?(?P<nic>[\w.-]{1,40}):(?P<port>\d+)\]? )?Got (?:async|non-fatal async) (?:error "
+       r")?event"
+       r" ?: (?P<event>GID table change|client reregistration|LID change|P_Key change|SM change"
+       r"|port active|last WQE reached|communication established|SQ drained)"),
+    _p("ib_device_unopened", "warning", "to open device",
+       r"NET/IB ?: Unable to open device (?P<nic>[\w.-]{1,40})"),
     _p("ib_async_event", "error", "async",
        r"(?:\[?(?P<nic>[\w.-]{1,40}):(?P<port>\d+)\]? )?Got (?:async|non-fatal async) (?:error "
        r")?event"
        r" ?: (?P<event>[A-Za-z][A-Za-z ]{1,40})"),
     _p("ib_async_event", "error", "async fatal event",
-       r"(?:(?<![\w.-])(?P<nic>[\w.-]{1,40}+):(?P<port>\d{1,5})[ \])]{1,2})?async fatal event"),
+       r"(?:(?<![\w.-])(?P<nic>[\w.-]{1,40}+):(?P<port>\d{1,5})[ \])]{1,2})?(?:Got )?async fatal event"
+       r"(?: ?: (?P<event>[A-Za-z][A-Za-z ]{1,40}))?"),
+    _p("ib_device_failed", "error", "marked as failed",
+       r"Device (?P<device>\d+) marked as failed"),
     _p("ib_modify_qp", "error", "ibv_modify_qp",
        r"Call to ibv_modify_qp failed with (?:error )?(?P<reason>\d+)?"
        r"(?:[^,]{0,60}, on dev (?P<nic>[\w.-]{1,40}))?"),

@@ -25,6 +25,8 @@
 -- column: fall_bus_bytes_per_s DOUBLE : Its bus bandwidth, the better of both.
 -- column: before_message_bytes BIGINT : The smaller size that was best.
 -- column: before_bus_bytes_per_s DOUBLE : Its bus bandwidth, the better of both.
+-- column: wrong_sizes_count BIGINT : Sizes with wrong elements, in or out of place; 0 also where
+--     nothing was checked.
 -- column: algorithm VARCHAR : What NCCL chose most often by bytes; null where it was not logged.
 -- column: protocol VARCHAR : Its protocol.
 -- column: source_id INTEGER : Source.
@@ -82,6 +84,18 @@ WITH
             ON results.source_id = named.source_id
             AND results.place BETWEEN named.place AND named.last_place
         WHERE NOT is_in_place AND bus_bytes_per_s IS NOT NULL
+        GROUP BY named.source_id, named.place
+    ),
+    wrong AS (
+        SELECT
+            named.source_id AS source_id,
+            named.place AS place,
+            count(DISTINCT message_bytes) AS sizes_count
+        FROM named
+        JOIN bench_result AS results
+            ON results.source_id = named.source_id
+            AND results.place BETWEEN named.place AND named.last_place
+        WHERE errors_count > 0
         GROUP BY named.source_id, named.place
     ),
     sizes AS (
@@ -161,6 +175,7 @@ SELECT
     falls.fall.best AS fall_bus_bytes_per_s,
     falls.fall."from" AS before_message_bytes,
     falls.fall.was AS before_bus_bytes_per_s,
+    coalesce(wrong.sizes_count, 0) AS wrong_sizes_count,
     favourites.chosen.algorithm AS algorithm,
     favourites.chosen.protocol AS protocol,
     named.source_id AS source_id,
@@ -169,6 +184,7 @@ SELECT
 FROM named
 LEFT JOIN machines ON machines.source_id = named.source_id AND machines.place = named.place
 LEFT JOIN speeds ON speeds.source_id = named.source_id AND speeds.place = named.place
+LEFT JOIN wrong ON wrong.source_id = named.source_id AND wrong.place = named.place
 LEFT JOIN falls ON falls.source_id = named.source_id AND falls.place = named.place
 LEFT JOIN favourites ON favourites.source_id = named.source_id AND favourites.place = named.place
 ORDER BY source_id, place;

@@ -34,6 +34,52 @@ def test_one_pair_shares_the_blame(build: Build) -> None:
     assert finding.scope.devices == ()
 
 
+def event(host: str, words: str, nic: str = "mlx5_3") -> str:
+    return (
+        f"{host}:7:1 [0] transport/net_ib.cc:123 NCCL WARN NET/IB : {nic}:1 Got async event : "
+        f"{words}"
+    )
+
+
+@pytest.mark.parametrize("words", ["port error", "device fatal"])
+def test_a_nic_that_says_its_port_is_gone_is_named(words: str, build: Build) -> None:
+    (finding,) = findings("link-degraded", build(text(OOB, event("h2", words))))
+    assert finding.summary == f"h2 lost NIC mlx5_3:1 while the job ran: {words}."
+    assert (finding.scope.hosts, finding.scope.devices) == (("h2",), ("mlx5_3:1",))
+    assert finding.severity is Severity.MAJOR
+
+
+@pytest.mark.parametrize("words", ["GID table change", "port active", "client reregistration"])
+def test_everyday_events_of_a_nic_are_no_loss(words: str, build: Build) -> None:
+    assert not findings("link-degraded", build(text(OOB, event("h2", words))))
+
+
+def test_each_host_that_lost_a_port_has_its_own_finding(build: Build) -> None:
+    lines = [event("h1", "port error"), event("h2", "port error")]
+    found = findings("link-degraded", build(text(OOB, lines)))
+    assert [f.scope.hosts for f in found] == [("h1",), ("h2",)]
+    assert len({f.id for f in found}) == len(found)
+
+
+def test_a_nic_that_nccl_gave_up_is_named(build: Build) -> None:
+    line = (
+        "h3:7:1 [1] p2p_resiliency.cc:325 NCCL WARN NET/IB: ncclIbResiliencyHandleDeviceFailure: "
+        "Device 0 marked as failed. Initiating recovery? Yes"
+    )
+    (finding,) = findings("link-degraded", build(text(OOB, line)))
+    assert finding.summary == "h3 lost a NIC while the job ran: NCCL gave it up."
+
+
+def test_of_a_pair_that_failed_the_host_whose_nic_says_so_is_named(build: Build) -> None:
+    lines = [failed(0, "h0", "1", 12), failed(1, "h1", "0", 12)]
+    (finding,) = findings("link-degraded", build(text(OOB, lines, event("h1", "port error"))))
+    assert finding.scope.hosts == ("h1",)
+    assert finding.summary.startswith("h1 lost a port (NIC mlx5_3:1), and connections of 2")
+    both = [*lines, event("h0", "port error"), event("h1", "port error")]
+    (shared,) = findings("link-degraded", build(text(OOB, both)))
+    assert shared.scope.hosts == ("h0", "h1")
+
+
 def test_flushed_completions_are_no_cause(build: Build) -> None:
     assert not findings("link-degraded", build(text(OOB, failed(0, "h0", "1", 5))))
 

@@ -54,6 +54,18 @@ def cut_benchmark(facts: Facts, cut: Row, limits: ReportThresholds) -> Judgement
 
 def benchmarks_alone(rows: Sequence[Row], limits: ReportThresholds) -> Judgement:
     """A benchmark has no steps: what would say more is another run of it."""
+    wrong = [r for r in rows if r["wrong_sizes_count"]]
+    if wrong:
+        sizes = plural(sum(int(r["wrong_sizes_count"]) for r in wrong), "size")
+        of = "" if len(wrong) == 1 else f" of {plural(len(wrong), 'benchmark')}"
+        return say(
+            "not_enough_data",
+            f"Wrong results: {_name(wrong[0])} found wrong elements in {sizes}{of}. Data is "
+            "damaged on its way between these GPUs or in them: do not train on them; how fast they "
+            "are is no question yet.",
+            "run it with NCCL_P2P_DISABLE=1: if that is right, the way from GPU to GPU damages "
+            "data (PCIe ACS, IOMMU), else test each GPU (dcgmi diag -r 3) and NIC alone",
+        )
     peak = max((float(r["peak_bus_bytes_per_s"] or 0) for r in rows), default=0.0)
     if not peak:
         return say(

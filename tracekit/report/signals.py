@@ -14,6 +14,8 @@ _WORDS = {
     "library_error": "a library of the network failed",
     "test_failed": "nccl-tests gave up",
     "job_ended": "the job was ended",
+    "ib_async_event": "an event of a NIC",
+    "ib_device_failed": "NCCL gave a NIC up",
     "ib_error": "a transfer over InfiniBand or RoCE failed",
     "cuda_failure": "CUDA failed",
     "peer_closed": "a peer closed its connection",

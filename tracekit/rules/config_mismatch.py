@@ -41,6 +41,9 @@ PER_HOST = frozenset(
 """Variables that may rightly differ between hosts or ranks."""
 
 
+NICS = "number of NICs"
+
+
 class ConfigMismatchThresholds(Thresholds):
     """How many processes make a comparison."""
 
@@ -81,6 +84,9 @@ def _stated(
             stated["NCCL version"][signal.process] = (given["nccl"], signal)
         elif signal.code == "network" and "network" in given:
             stated["network"][signal.process] = (given["network"].strip(), signal)
+        elif signal.code == "net_devices" and given.get("net") == "IB":
+            count = sum(name.isdecimal() for name in given)
+            stated[NICS].setdefault(signal.process, (str(count), signal))
         elif signal.code == "env" and given.get("name") not in PER_HOST:
             value = given.get("value", "")
             if not value.startswith("("):
@@ -102,7 +108,8 @@ def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal
 
     return facts.finding(
         log_scope(hosts=hosts),
-        f"{what} differs between the processes of one job: {listed(words[:4])}.",
+        f"{what[:1].upper()}{what[1:]} differs between the processes of one job: {listed(words[:4])}"
+        f"{_unopened(nccl) if what == NICS else ''}.",
         [
             nccl.evidence(
                 f"values of {what}",
@@ -120,6 +127,18 @@ def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal
         place=what.replace(" ", "-"),
         remedy=(f"the same {what} everywhere",),
     )
+
+
+def _unopened(nccl: Nccl) -> str:
+    """Which NICs NCCL could not open, and where."""
+    each = sorted(
+        {
+            f"{safe(s.given['nic'])} on {safe(s.node)}"
+            for s in nccl.of("ib_device_unopened")
+            if "nic" in s.given and s.node is not None
+        }
+    )
+    return f"; NCCL could not open {listed(each[:4])}" if each else ""
 
 
 def _warned(facts: Facts, nccl: Nccl, warned: list[Signal]) -> Finding:

@@ -1,4 +1,5 @@
-"""Broken links as NCCL logs them: completions with errors on InfiniBand and RoCE.
+"""Broken links as NCCL logs them: completions with errors on InfiniBand and RoCE, and what a NIC
+says of its own port.
 
 One broken link makes many ranks print. Flushed completions (status 5) follow from the first error
 and say nothing, and so do opcode and length. The root is each process's first other status; it is
@@ -7,17 +8,21 @@ tallied by host, as printer and as peer, and a host is named only if it is in mo
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts
 from tracekit.rules.nccl_facts import Nccl, Signal, log_scope, nccl_of
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import plural, safe
+from tracekit.wording import listed, plural, safe, some
 
 QUERIES = ("nccl_signals", "nccl_comms", "nccl_topology")
 FLUSH = "5"
+LOST = ("port error", "device fatal", "local catastrophic error")
+"""What a NIC says (ibv_event_type_str) when its port or itself is gone; the other events, such as a
+changed table of GIDs, are everyday."""
 MEANING = {
     "1": "local length error (ranks called different sizes)",
     "4": "local protection error (memory key)",
@@ -64,20 +69,75 @@ def roots(nccl: Nccl) -> list[Failure]:
     ]  # fmt: skip
 
 
+def lost_ports(nccl: Nccl) -> dict[str, list[Signal]]:
+    """By host, what its NICs said of ports that are gone, and which NICs NCCL gave up."""
+    by_host: dict[str, list[Signal]] = defaultdict(list)
+    for code in ("ib_async_event", "ib_device_failed"):
+        for signal in nccl.of(code):
+            is_lost = code == "ib_device_failed" or signal.given.get("event", "") in LOST
+            if is_lost and signal.node is not None:
+                by_host[signal.node].append(signal)
+    return by_host
+
+
+def _nics(signals: Sequence[Signal]) -> list[str]:
+    """``mlx5_0:1``, as the NIC's own events name it."""
+    return sorted(
+        {
+            f"{s.given['nic']}:{s.given['port']}" if "port" in s.given else s.given["nic"]
+            for s in signals
+            if "nic" in s.given
+        }
+    )
+
+
+def _lost(facts: Facts, nccl: Nccl, host: str, signals: Sequence[Signal]) -> Finding:
+    nics = _nics(signals)
+    said = sorted({s.given["event"] for s in signals if "event" in s.given})
+    which = f"NIC {some([safe(n) for n in nics], 3)}" if nics else "a NIC"
+    what = listed(said) if said else "NCCL gave it up"
+    return facts.finding(
+        log_scope(hosts=(safe(host),), devices=tuple(safe(n) for n in nics)),
+        f"{safe(host)} lost {which} while the job ran: {what}.",
+        [
+            nccl.evidence(
+                "lines that say so", sum(s.count for s in signals), "count", "nccl_signals", signals
+            )
+        ],
+        by=["log"],
+        basis="the NIC's own event, as NCCL logs it; no counter of its port was seen",
+        least=Severity.MAJOR,
+        place=f"{safe(host)}-{safe(nics[0]) if nics else 'nic'}",
+        keys=(),
+        confirm=("ibstat; dmesg -T | grep -i link; link_downed of this port and of the switch's",),
+        remedy=("reseat or replace cable or optic; drain the machine if it comes back",),
+        next_capture=("tracekit capture --what nic",),
+    )
+
+
 def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
-    """One finding for what broke; none without an error that is no flush."""
+    """One finding for the connections that broke, or else one a host that lost a port."""
     nccl = nccl_of(facts)
-    failed = roots(nccl)
+    failed, lost = roots(nccl), lost_ports(nccl)
     if not failed:
-        return []
+        return [_lost(facts, nccl, host, signals) for host, signals in sorted(lost.items())]
     statuses = Counter(f.status for f in failed)
     status, _ = statuses.most_common(1)[0]
     culprit = _culprit(failed, limits)
+    if culprit is None and len(lost) == 1:
+        (culprit,) = lost  # the one host whose own NIC says that its port is gone
+    own = lost.get(culprit or "", [])
     nics = sorted({f.signal.given["nic"] for f in failed if "nic" in f.signal.given})
     means = MEANING.get(status, f"status {status}")
     count = f"{len(failed)} process{'' if len(failed) == 1 else 'es'}"
     hosts = sorted({f.host for f in failed if f.host is not None})
-    if culprit is not None:
+    if own and culprit is not None:
+        which = listed([safe(n) for n in _nics(own)]) or "of it"
+        nics = sorted({*nics, *_nics(own)})
+        says = (
+            f"{safe(culprit)} lost a port (NIC {which}), and connections of {count} failed: {means}."
+        )
+    elif culprit is not None:
         says = f"{safe(culprit)} is in most of the connections that failed ({count}): {means}."
     else:
         says = f"Connections of {count} failed on {plural(len(hosts), 'host')}: {means}."
@@ -96,6 +156,11 @@ def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
                     "count",
                     "nccl_signals",
                     [f.signal for f in failed],
+                ),
+                *(
+                    [nccl.evidence("events of its NIC", len(own), "count", "nccl_signals", own)]
+                    if own
+                    else []
                 ),
                 nccl.evidence(
                     "flushed completions that followed", flushes, "count", "nccl_signals"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import BAR_RATES, FORMATS, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics, MetricsBelow
-from tracekit.ingest.steplog.words import Block, any_of, decoded
+from tracekit.ingest.steplog.words import Block, any_of
 from tracekit.values import EPOCH_S, TIME_LIMIT_NS
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _BESIDE = {f.name: MARKER if f.is_bar else f.below_marker for f in FORMATS}
 """Of each format: what lines hold that tell more of its steps."""
 _MARKERS = {f.name: any_of(m.encode() for m in (*f.markers, _BESIDE[f.name]) if m) for f in FORMATS}
 """Of each format: what one of its lines holds, as a pattern."""
+_DATE = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d"
+"""What no stamp is without: to look whether any line has one takes half as long."""
 _STAMP = (
     r"(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
     r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
@@ -266,18 +268,9 @@ def _pieces(block: Block, first_place: int) -> tuple[pl.Series, pl.Series]:
     """The lines without colours of terminals, those of progress bars taken apart at each carriage
     return, with their places."""
     import polars as pl
-    import pyarrow.compute as pc
 
-    texts, end = block.raw, first_place + block.count
-    places = pl.int_range(first_place, end, dtype=pl.Int64, eager=True)
-    if block.has_returns:
-        pieces = pc.split_pattern(texts, b"\r")
-        texts, parents = pieces.flatten(), pc.list_parent_indices(pieces)
-        is_drawn = pc.greater(pc.binary_length(texts), 0)
-        texts, places = texts.filter(is_drawn), places.gather(parents.filter(is_drawn).to_numpy())
-    if (pc.max(pc.binary_length(texts)).as_py() or 0) > MAX_LINE_BYTES:
-        texts = pc.binary_slice(texts, 0, MAX_LINE_BYTES)
-    text = block.text if texts is block.raw else decoded(texts)
+    text, line = block.pieces(MAX_LINE_BYTES)
+    places = pl.Series(line + first_place, dtype=pl.Int64)
     if block.has_escapes:
         text = text.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "")
     return places, text
@@ -353,7 +346,10 @@ def _stamp_of(steps: pl.DataFrame, stamp: pl.Expr) -> pl.Expr:
     import polars as pl
 
     if "date" not in steps.columns or steps["date"].null_count():
-        return stamp.str.extract_groups(_STAMP)
+        if steps.select(stamp.str.contains(_DATE).any()).item():
+            return stamp.str.extract_groups(_STAMP)
+        none = pl.lit(None, pl.String)
+        return pl.struct(date=none, clock=none, fraction=none, zone=none)
     return pl.struct("date", "clock", "fraction", zone=pl.lit(None, pl.String))
 
 

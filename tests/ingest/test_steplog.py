@@ -466,7 +466,8 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
     told = _matched(rows[:1], replace(known, pattern="^(?P<step>never)$"))
     assert told.height == 1  # the usual form needs no other pattern
     for row in (rows[at : at + 1] for at in range(len(lines))):
-        quick, usual = (_found(row, k) for k in (known, replace(known, quick=None)))
+        block = words.Block([row["line"][0].encode()])
+        quick, usual = (_found(row, k, block) for k in (known, replace(known, quick=None)))
         assert quick.equals(usual)
 
 

@@ -595,3 +595,60 @@ def test_three_healthy_days_tell_their_checkpoints_alone() -> None:
 def test_a_line_that_stands_out_does_so_for_the_curve_and_for_episodes() -> None:
     known = {p.name: p.default for p in find("job_step_curve").params}
     assert known["outlier_steps"] == MIN_OUTLIER_STEPS
+
+
+@pytest.mark.parametrize("batch_rows", [100, 997, 100_000])
+def test_of_a_history_of_very_many_lines_several_are_one_and_what_stands_out_stays(
+    batch_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = _three_days(is_sick=True)
+    each, found = told(rows)
+    monkeypatch.setattr("tracekit.derive.history.MAX_LINES", len(rows) // 5)
+    monkeypatch.setattr("tracekit.derive.history.BATCH_ROWS", batch_rows)
+    fewer, again = told(rows)
+    assert len(fewer) < len(rows) / 5
+    assert sum(s["steps_count"] for s in fewer) == sum(s["steps_count"] for s in each)
+    assert [s["step"] for s in fewer if s["start_number"] == 2][:1] == [
+        s["step"] for s in each if s["start_number"] == 2
+    ][:1]
+    assert _speaking(again) == _speaking(found)
+    for own, other in zip(again, found, strict=True):
+        if own["kind"] in ("stall", "restart"):
+            assert (own["first_step"], own["last_step"]) == (
+                other["first_step"],
+                other["last_step"],
+            )
+        if other["lost_ns"]:
+            assert own["lost_ns"] == pytest.approx(other["lost_ns"], rel=0.1)
+
+
+def test_of_very_many_drawings_of_a_bar_those_at_which_it_begins_and_jumps_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [*bar(*range(400), total=900), *bar(0, *range(391, 900), place=500, total=900)]
+    rows[200]["elapsed_ns"] += 60 * SECOND
+    for row in rows[201:400]:
+        row["elapsed_ns"] += 60 * SECOND
+    each, found = told(rows)
+    monkeypatch.setattr("tracekit.derive.history.MAX_LINES", 200)
+    monkeypatch.setattr("tracekit.derive.history.BATCH_ROWS", 64)
+    fewer, again = told(rows)
+    assert len(fewer) < len(each) / 2
+    assert sum(s["steps_count"] for s in fewer) == sum(s["steps_count"] for s in each)
+    assert [(e["kind"], e["first_step"], e["last_step"]) for e in again] == [
+        (e["kind"], e["first_step"], e["last_step"]) for e in found
+    ]
+    assert {e["kind"] for e in found} == {"restart", "stall"}
+
+
+def test_one_line_for_several_tells_the_mean_of_what_they_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [r | {"time_ns": None} for r in lines([1.0, 3.0] * 50)]
+    rows[11]["dur_ns"] = None
+    monkeypatch.setattr("tracekit.derive.history.MAX_LINES", 25)
+    fewer, _ = told(rows)
+    of = {s["step"]: (s["steps_count"], s["dur_ns"]) for s in fewer}
+    assert of[9] == (4, 2 * SECOND)
+    assert of[13][1] == round(5 / 3 * SECOND) - 1  # one says nothing
+    assert sum(s["steps_count"] for s in fewer) == 100

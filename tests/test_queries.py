@@ -256,7 +256,7 @@ TOLD_BY_CASES = frozenset({
     "compile_stall",
     "counter_profile", "delay_matrix", "enqueued_calls", "expert_load", "fabric_leaves",
     "fabric_path", "fabric_uplinks", "failures",
-    "gemm_efficiency", "gpu_counters",
+    "gemm_efficiency", "gpu_counters", "pod_restarts",
     "gpu_events", "gpu_growth", "gpu_series", "gpu_throttle", "hidden_kernels",
     "episode_pressure", "host_pressure", "host_pressure_steps", "input_stall",
     "storage_latency", "storage_steps",

@@ -87,6 +87,8 @@ EVENT_COLUMNS = (*KEY_COLUMNS, "code", "severity", "template", "fields")
 
 Tail = tuple[int, int | None, str | None, str | None, int | None, int | None]
 
+BLOCK_BYTES = 1 << 22
+"""Read at a time: of smaller blocks what is done once for each takes a third of the time."""
 MAX_SHAPES = 5000
 SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
@@ -161,7 +163,7 @@ class LogReader:
     def run(self) -> None:
         """Read the file from its first byte to its last."""
         with self.source.open() as raw:
-            numbered = _numbered(lines.read_texts(raw))
+            numbered = _numbered(lines.read_texts(raw, BLOCK_BYTES))
             for seen in ahead(self._look, numbered, self.options.threads_count):
                 self._take(seen)
             problem = streams.stream_problem(raw)

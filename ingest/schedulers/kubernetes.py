@@ -2,7 +2,9 @@
 
 Rows are ``log_event``: ``pod-ended``, a container that ended with an error (``task``: the pod;
 ``replica``, ``host``, ``exit_code`` or ``signal``, ``reason``, ``round``: its restarts until then,
-``start_ns``), now or the time before; ``pod-event``, a warning of a closed list of reasons; and
+``start_ns``, and ``count``: how often the pod's container that was started again most often was),
+now or the time before; ``pod-restarted``, a pod that tells of no such end (``task``, ``replica``,
+``host``, ``count``); ``pod-event``, a warning of a closed list of reasons; and
 once a file ``job-state``, where a pod was evicted or preempted, or its node failed: the first of
 these is what the job's scheduler ended it for. Messages, commands, environments and all other
 labels are never looked at.
@@ -103,6 +105,8 @@ class _Pod:
     why: str | None = None
     why_ns: int | None = None
     ends: list[_End] = field(default_factory=list)
+    restarts: int = 0
+    """Of the container that was started again most often."""
 
 
 @dataclass(slots=True)
@@ -201,6 +205,7 @@ def _pod(given: Mapping[str, Any]) -> _Pod:
     for name in ("initContainerStatuses", "containerStatuses"):
         for container in _maps(status.get(name)):
             restarts = _whole(container.get("restartCount"))
+            pod.restarts = max(pod.restarts, restarts or 0)
             for key, back in (("lastState", 1), ("state", 0)):
                 ended = _map(_map(container.get(key)).get("terminated"))
                 if ended:
@@ -272,10 +277,11 @@ def _table(numbered: Iterable[tuple[int, str]], kept: _Kept) -> None:
             pod = _Pod(place, _name(row.get("NAME")), stated_host(row.get("NODE")))
             status = row["STATUS"]
             pod.why = _ENDED_FOR.get(status) if status != "Terminated" else None
-            restarts = row.get("RESTARTS", "").partition(" ")[0]
+            said = row.get("RESTARTS", "").partition(" ")[0]
+            restarts = int(said) if said.isdecimal() and len(said) < 10 else None
+            pod.restarts = restarts or 0
             if status == "OOMKilled":  # of an error a table says neither code nor time
-                is_number = restarts.isdecimal() and len(restarts) < 10
-                pod.ends.append(_End(place, status, restarts=int(restarts) if is_number else None))
+                pod.ends.append(_End(place, status, restarts=restarts))
             kept.pod(pod)
 
 
@@ -318,6 +324,7 @@ def _described(numbered: Iterable[tuple[int, str]], kept: _Kept) -> None:
                     pod.ends.append(end)
                     ends.append((end, key == "Last State"))
             elif key == "Restart Count" and value.isdecimal() and len(value) < 10:
+                pod.restarts = max(pod.restarts, int(value))
                 for known, is_before in ends:
                     known.restarts = max(int(value) - is_before, 0)
             elif indent <= 4:
@@ -379,13 +386,16 @@ class _Kept:
     def pod(self, pod: _Pod) -> None:
         """A pod, with the ends of its containers."""
         self._count += 1
-        for end in pod.ends:
-            if end.code == 0 or (end.code is None and end.reason != "OOMKilled"):
-                continue
+        who = [f"task=pod/{pod.name}"] if pod.name else []
+        who += [f"replica={pod.replica}"] if pod.replica else []
+        who += [f"host={pod.host}"] if pod.host else []
+        restarts = [f"count={pod.restarts}"] if pod.restarts else []
+        ends = [e for e in pod.ends if e.code or e.reason == "OOMKilled"]
+        if restarts and not ends:
+            self._add(pod.place, None, "pod-restarted", "warning", [*who, *restarts])
+        for end in ends:
             is_memory = end.reason == "OOMKilled"
-            told = [f"task=pod/{pod.name}"] if pod.name else []
-            told += [f"replica={pod.replica}"] if pod.replica else []
-            told += [f"host={pod.host}"] if pod.host else []
+            told = list(who)
             if is_memory:
                 told += ["signal=SIGKILL", "why=out of memory", "of=cgroup"]
             elif end.code is not None:
@@ -393,6 +403,7 @@ class _Kept:
             told += [f"reason={end.reason}"] if end.reason else []
             told += [f"round={end.restarts}"] if end.restarts is not None else []
             told += [f"start_ns={end.start_ns}"] if end.start_ns is not None else []
+            told += restarts
             self._add(end.place, end.end_ns, "pod-ended", "error", told)
         if pod.why:
             at = pod.why_ns or max((e.end_ns for e in pod.ends if e.end_ns), default=None)

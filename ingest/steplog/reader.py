@@ -6,13 +6,14 @@ pattern a format takes them apart. A line that ends no step is left to other rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import BAR_RATES, FORMATS, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics, MetricsBelow
-from tracekit.ingest.steplog.words import Block, any_of, decoded
+from tracekit.ingest.steplog.words import Block, any_of
 from tracekit.values import EPOCH_S, TIME_LIMIT_NS
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _BESIDE = {f.name: MARKER if f.is_bar else f.below_marker for f in FORMATS}
 """Of each format: what lines hold that tell more of its steps."""
 _MARKERS = {f.name: any_of(m.encode() for m in (*f.markers, _BESIDE[f.name]) if m) for f in FORMATS}
 """Of each format: what one of its lines holds, as a pattern."""
+_DATE = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d"
+"""What no stamp is without: to look whether any line has one takes half as long."""
 _STAMP = (
     r"(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
     r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
@@ -47,6 +50,7 @@ _YEARLESS = (
 )
 """A clock at a line's head without a year: of glog and absl, MMEngine, or no date at all."""
 _TAG = r"\[(?:[Rr]ank ?|RANK |default)(\d{1,7})\]"
+_IN_TAG = r"\[(?:[Rr]ank|RANK|default)"
 _POD = r"^\[pod/([a-z0-9.-]{1,253}?)(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?/[a-z0-9.-]{1,63}\] "
 """What kubectl logs --prefix puts before a line: the pod, without the letters that are drawn for
 each new one of a job's index."""
@@ -147,7 +151,7 @@ class StepReader:
                 rows = rows.filter(~pl.col("line").str.contains(known.without))
             if not rows.height:
                 continue
-            steps = _found(rows, known, self._rank)
+            steps = _found(rows, known, block, self._rank)
             if block.holds(_IN_POD):
                 pods = rows.select("index", pod=pl.col("line").str.extract(_POD))
                 steps = steps.join(pods, on="index", how="left", maintain_order="left")
@@ -266,18 +270,9 @@ def _pieces(block: Block, first_place: int) -> tuple[pl.Series, pl.Series]:
     """The lines without colours of terminals, those of progress bars taken apart at each carriage
     return, with their places."""
     import polars as pl
-    import pyarrow.compute as pc
 
-    texts, end = block.raw, first_place + block.count
-    places = pl.int_range(first_place, end, dtype=pl.Int64, eager=True)
-    if block.has_returns:
-        pieces = pc.split_pattern(texts, b"\r")
-        texts, parents = pieces.flatten(), pc.list_parent_indices(pieces)
-        is_drawn = pc.greater(pc.binary_length(texts), 0)
-        texts, places = texts.filter(is_drawn), places.gather(parents.filter(is_drawn).to_numpy())
-    if (pc.max(pc.binary_length(texts)).as_py() or 0) > MAX_LINE_BYTES:
-        texts = pc.binary_slice(texts, 0, MAX_LINE_BYTES)
-    text = block.text if texts is block.raw else decoded(texts)
+    text, line = block.pieces(MAX_LINE_BYTES)
+    places = pl.Series(line + first_place, dtype=pl.Int64)
     if block.has_escapes:
         text = text.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "")
     return places, text
@@ -290,7 +285,9 @@ def _behind_bar(line: bytes) -> bytes:
     return (line[end + 1 :] if end >= 0 else line.rpartition(b"]")[2]).strip()
 
 
-def _found(rows: pl.DataFrame, known: StepFormat, rank: int | None = None) -> pl.DataFrame:
+def _found(
+    rows: pl.DataFrame, known: StepFormat, block: Block, rank: int | None = None
+) -> pl.DataFrame:
     """The lines of a format, with the columns of ``job_step``."""
     import polars as pl
 
@@ -309,25 +306,8 @@ def _found(rows: pl.DataFrame, known: StepFormat, rank: int | None = None) -> pl
             for name in ("dur_ms", "dur_s")
             if name in groups
         )
-    beside = _dur("input_wait", groups).fill_null(0)
-    tags = [_integer("rank", groups, MAX_RANK), line.str.extract(_TAG).cast(pl.Int64, strict=False)]
-    columns = [
-        pl.col("index", "place"),
-        _integer("step", groups, MAX_STEP),
-        _epoch(groups).alias("epoch"),
-        _integer("total", groups, MAX_STEP).alias("total_steps_count"),
-        _elapsed(groups).alias("elapsed_ns"),
-        (_dur("dur", groups) + (beside if known.is_wait_beside else 0)).alias("dur_ns"),
-        *(_dur(name.removesuffix("_ns"), groups).alias(name) for name in _FURTHER),
-        pl.lit(known.is_averaged).alias("is_averaged"),
-        _integer("samples", groups).alias("samples_count"),
-        _integer("tokens", groups).alias("tokens_count"),
-        *(_real(name, groups).alias(name) for name in FIELDS),
-        (_real("mfu_percent", groups) / 100).alias("mfu_ratio"),
-        (_real("tflops", groups) * 1e12).alias("model_flops_per_s"),
-        pl.coalesce(*tags, pl.lit(rank, pl.Int64)).cast(pl.Int32).alias("tag"),
-        pl.lit(known.name).alias("format"),
-    ]
+    is_tagged = block.has_escapes or block.holds(_IN_TAG)
+    columns = _columns(known, frozenset(groups), rank, is_tagged=is_tagged)
     if "time" in groups:
         stamp, number = pl.col("time"), pl.col("time").cast(pl.Float64, strict=False)
     else:
@@ -348,12 +328,46 @@ def _found(rows: pl.DataFrame, known: StepFormat, rank: int | None = None) -> pl
     )
 
 
+@lru_cache
+def _columns(
+    known: StepFormat, groups: frozenset[str], rank: int | None, *, is_tagged: bool
+) -> tuple[pl.Expr, ...]:
+    """Columns of ``job_step`` but for times, of the groups that a format's patterns have: the same
+    for each block."""
+    import polars as pl
+
+    beside = _dur("input_wait", groups).fill_null(0)
+    tags = [_integer("rank", groups, MAX_RANK)] if "rank" in groups else []
+    if is_tagged:
+        tags.append(pl.col("line").str.extract(_TAG).cast(pl.Int64, strict=False))
+    return (
+        pl.col("index", "place"),
+        _integer("step", groups, MAX_STEP),
+        _epoch(groups).alias("epoch"),
+        _integer("total", groups, MAX_STEP).alias("total_steps_count"),
+        _elapsed(groups).alias("elapsed_ns"),
+        (_dur("dur", groups) + (beside if known.is_wait_beside else 0)).alias("dur_ns"),
+        *(_dur(name.removesuffix("_ns"), groups).alias(name) for name in _FURTHER),
+        pl.lit(known.is_averaged).alias("is_averaged"),
+        _integer("samples", groups).alias("samples_count"),
+        _integer("tokens", groups).alias("tokens_count"),
+        *(_real(name, groups).alias(name) for name in FIELDS),
+        (_real("mfu_percent", groups) / 100).alias("mfu_ratio"),
+        (_real("tflops", groups) * 1e12).alias("model_flops_per_s"),
+        pl.coalesce(*tags, pl.lit(rank, pl.Int64)).cast(pl.Int32).alias("tag"),
+        pl.lit(known.name).alias("format"),
+    )
+
+
 def _stamp_of(steps: pl.DataFrame, stamp: pl.Expr) -> pl.Expr:
     """Date, clock, fraction and zone: as groups have them for every line, else sought."""
     import polars as pl
 
     if "date" not in steps.columns or steps["date"].null_count():
-        return stamp.str.extract_groups(_STAMP)
+        if steps.select(stamp.str.contains(_DATE).any()).item():
+            return stamp.str.extract_groups(_STAMP)
+        none = pl.lit(None, pl.String)
+        return pl.struct(date=none, clock=none, fraction=none, zone=none)
     return pl.struct("date", "clock", "fraction", zone=pl.lit(None, pl.String))
 
 
@@ -390,7 +404,7 @@ def _with_fields(steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
     )
 
 
-def _integer(name: str, groups: set[str], most: int = 2**62) -> pl.Expr:
+def _integer(name: str, groups: Collection[str], most: int = 2**62) -> pl.Expr:
     """A whole number up to ``most``: what a stranger's log says beyond that is no number."""
     import polars as pl
 
@@ -400,7 +414,7 @@ def _integer(name: str, groups: set[str], most: int = 2**62) -> pl.Expr:
     return pl.when(value <= most).then(value).alias(name)
 
 
-def _epoch(groups: set[str]) -> pl.Expr:
+def _epoch(groups: Collection[str]) -> pl.Expr:
     import polars as pl
 
     first = {"epoch": 0, "epoch_of_row": 0, "epoch_from_1": 1}
@@ -408,7 +422,7 @@ def _epoch(groups: set[str]) -> pl.Expr:
     return pl.coalesce(told) if told else pl.lit(None, pl.Int64)
 
 
-def _real(name: str, groups: set[str]) -> pl.Expr:
+def _real(name: str, groups: Collection[str]) -> pl.Expr:
     import polars as pl
 
     if name not in groups:
@@ -417,7 +431,7 @@ def _real(name: str, groups: set[str]) -> pl.Expr:
     return pl.when(value.is_finite()).then(value)
 
 
-def _dur(what: str, groups: set[str]) -> pl.Expr:
+def _dur(what: str, groups: Collection[str]) -> pl.Expr:
     """ns, from whichever unit the line states."""
     import polars as pl
 
@@ -435,7 +449,7 @@ def _dur(what: str, groups: set[str]) -> pl.Expr:
     return pl.when(dur_ns <= MAX_STEP_S * 1e9).then(dur_ns).round().cast(pl.Int64, strict=False)
 
 
-def _elapsed(groups: set[str]) -> pl.Expr:
+def _elapsed(groups: Collection[str]) -> pl.Expr:
     """ns, of hours where there are any, minutes and seconds, with colons between; or of ms."""
     import polars as pl
 

@@ -8,9 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
     import pyarrow as pa
+    from numpy.typing import NDArray
 
+    Ints = NDArray[np.int64]
+
+LINE_FEED, RETURN = 10, 13
+MAX_WITHIN = 12
+"""Bytes of a text that stands in its view itself."""
 HEAD_LINES = 256
 """Looked at by themselves before all lines."""
 
@@ -95,6 +102,32 @@ class Block:
         """The lines; what is no UTF-8 is replaced."""
         return self._as_utf8 if self._as_utf8 is not None else decoded(self.raw)
 
+    def pieces(self, most_bytes: int) -> tuple[pl.Series, Ints]:
+        """What stands between carriage returns and ends of lines, without what is empty where
+        there are any returns, each up to so many bytes; and the number of its line, from 0."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        whole = self._given
+        if self.has_returns and isinstance(whole, bytes) and self._as_utf8 is not None:
+            codes = np.frombuffer(whole, np.uint8)
+            ends = np.append(np.flatnonzero((codes == LINE_FEED) | (codes == RETURN)), len(codes))
+            starts = np.concatenate([[0], ends[:-1] + 1])
+            line = np.concatenate([[0], np.cumsum(codes[ends[:-1]] == LINE_FEED)])
+            length = ends - starts
+            if whole.isascii() or length.max() <= most_bytes:  # else a cut may part a character
+                kept = length > 0
+                return _viewed(whole, starts[kept], length[kept].clip(max=most_bytes)), line[kept]
+        texts, line = self.raw, np.arange(self.count)
+        if self.has_returns:
+            split = pc.split_pattern(texts, b"\r")
+            texts, line = split.flatten(), pc.list_parent_indices(split).to_numpy()
+            is_drawn = pc.greater(pc.binary_length(texts), 0)
+            texts, line = texts.filter(is_drawn), line[is_drawn.to_numpy(zero_copy_only=False)]
+        if (pc.max(pc.binary_length(texts)).as_py() or 0) > most_bytes:
+            texts = pc.binary_slice(texts, 0, most_bytes)
+        return (self.text if texts is self.raw else decoded(texts)), line
+
     @cached_property
     def _as_utf8(self) -> pl.Series | None:
         """The lines as text, if all of them are."""
@@ -108,6 +141,31 @@ class Block:
     @cached_property
     def _joined(self) -> bytes:
         return self._given if isinstance(self._given, bytes) else b"\n".join(self._given)
+
+
+def _viewed(whole: bytes, starts: Ints, length: Ints) -> pl.Series:
+    """Parts of a text as a column that looks into it: nothing of them is copied.
+
+    As Arrow's columnar format has views of strings: of 16 bytes each, a length, and the text itself
+    up to 12 bytes, else its first four, the number of its buffer and where it begins there.
+    """
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+    views = np.zeros((len(starts), 4), np.int32)
+    views[:, 0] = length
+    views[:, 3] = starts
+    padded = np.frombuffer(whole + bytes(MAX_WITHIN), np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, MAX_WITHIN)
+    views[:, 1] = windows[starts, :4].view(np.int32)[:, 0]
+    short = np.flatnonzero(length <= MAX_WITHIN)
+    is_behind = np.arange(MAX_WITHIN) >= length[short, None]
+    views[short, 1:] = (
+        np.where(is_behind, 0, windows[starts[short]]).astype(np.uint8).view(np.int32)
+    )
+    buffers = [None, pa.py_buffer(views), pa.py_buffer(whole)]
+    return pl.Series(pa.Array.from_buffers(pa.string_view(), len(starts), buffers))
 
 
 def _is_utf8(line: bytes) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tracekit.ingest.nccl import log
@@ -21,3 +23,30 @@ def test_each_word_is_found_among_bytes_of_any_kind_and_none_where_it_is_torn(wo
     assert not Block([torn]).holds(any_of([word]))
     assert not Block([b""]).holds(pattern)
     assert not Block([]).holds(pattern)
+
+
+PIECES = ["", "x", "twelve bytes", "thirteen byte", "é" * 6, "é" * 7, "a" * 40, "█" * 30]
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+@pytest.mark.parametrize("most_bytes", [39, 200])
+def test_pieces_are_what_stands_between_returns_and_ends_of_lines(
+    is_text: bool, most_bytes: int
+) -> None:
+    rng = random.Random(7)  # noqa: S311 - no secret
+    for _ in range(200):
+        parts = [rng.choice(PIECES).encode() for _ in range(rng.randrange(1, 12))]
+        if not is_text:
+            parts[rng.randrange(len(parts))] += b"\xff" * rng.randrange(1, 20)
+        text = b"".join(p + rng.choice([b"\r", b"\n", b"\r\n"]) for p in parts) + parts[0]
+        text = text if rng.random() < 0.7 else text.replace(b"\r", b" ")
+        expected = [
+            (number, piece[:most_bytes].decode("utf-8", "replace"))
+            for number, line in enumerate(text.split(b"\n"))
+            for piece in line.split(b"\r")
+            if piece or b"\r" not in text
+        ]
+        for given in (text, text.split(b"\n")):
+            found, line = Block(given).pieces(most_bytes)
+            assert list(zip(line.tolist(), found.to_list(), strict=True)) == expected
+            found.to_arrow().validate(full=True)

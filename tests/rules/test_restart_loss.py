@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from logged_rules import asked, episode, says_what_it_needs
 
+from tracekit.findings import Severity
+from tracekit.rules import rule
+from tracekit.rules.base import Facts
+
 
 @pytest.mark.parametrize(("lost_s", "is_told"), [(864, True), (863, False)])
 def test_it_counts_by_its_share_of_the_job(lost_s: float, is_told: bool) -> None:
@@ -45,3 +49,35 @@ def test_of_two_periods_the_one_with_checkpoints_is_the_save_time() -> None:
         for more in ((evaluations, saves), (saves,))
     )
     assert of_both == of_saves
+
+
+def _pod(count: int, **more: object) -> dict[str, object]:
+    return {
+        "task": "pod/w-2", "host": "gpu-4", "replica": "worker-2", "restarts_count": count,
+        "ended_for": "out of memory", "back_offs_count": 0, "source_id": 1, "place": 4,
+    } | more  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(4, True), (3, False)])
+def test_without_a_log_kubernetes_restarts_are_told_and_the_log_is_missed(
+    count: int, is_told: bool
+) -> None:
+    rows = [_pod(count), _pod(count, task="pod/w-3", host=None, ended_for=None)]
+    outcome = rule("restart-loss").run(Facts(rows={"pod_restarts": rows}))
+    assert "training log" in outcome.not_checked[0].needs
+    assert bool(outcome.findings) == is_told
+    for found in outcome.findings:
+        assert found.summary == (
+            "Kubernetes counts 4 restarts of pod w-2 on gpu-4 (last: out of memory), and 1 other "
+            "pod; what was done again no training log says."
+        )
+        assert found.severity is Severity.MINOR
+
+
+def test_beside_a_log_the_count_stands_in_its_finding_and_makes_none_by_itself() -> None:
+    row = episode("restart", 1100, repeated_count=500)
+    (found,) = asked("restart-loss", row, pod_restarts=[_pod(9)]).findings
+    assert found.summary.endswith(
+        "Kubernetes counts 9 restarts of pod w-2 on gpu-4 (last: out of memory)."
+    )
+    assert not asked("restart-loss", pod_restarts=[_pod(9)]).findings

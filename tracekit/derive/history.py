@@ -7,7 +7,7 @@ overlap follow each other. What stands out in the series is for ``episodes`` to 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,11 @@ ROUNDING_NS = 500_000
 MAX_ROUNDING_RATIO = 0.05
 """Of what lies between two running means: where rounding may be more of it, they do not tell it."""
 BATCH_ROWS = 100_000
+MAX_LINES = 1_000_000
+"""Lines of a history beyond which several are one, so that memory does not grow with the log: a
+line a second for eleven days."""
+APART_RATIO = 3.0
+"""How many times as long, or as many steps, as usual a line must be to stay one by itself there."""
 MIN_MOVES = 5
 """Later moves that must be known for that."""
 JITTER_STEPS = 2
@@ -191,6 +196,8 @@ class _Rows:
     """Lines of one program, bar and rank of a source, by place, epoch and step."""
 
     format: str
+    lines_count: int
+    """How many there are, of which these may be every so manieth."""
     has_epochs: bool
     """Whether each line says its epoch and how many steps one has."""
     place: Ints
@@ -205,6 +212,9 @@ class _Rows:
     is_averaged: Bools
 
 
+_OF_ALL = ("format", "lines_count", "has_epochs")
+
+
 def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> _Rows:
     """Read into arrays as they come: DuckDB's own order, of millions of rows, would take their
     memory twice again, and mostly they are in order."""
@@ -216,8 +226,6 @@ def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> 
                                                        "running_dur_ns")}  # fmt: skip
     told |= {"place": True, "step": True, "epoch": epochs > 0, "total_steps_count": totals > 0}
     names = [name for name, is_told in told.items() if is_told]
-    columns = {name: np.empty(count, np.int64) for name in names}
-    is_averaged = np.empty(count, bool)
     reader = con.sql(
         f"""
         SELECT coalesce(is_averaged, true) AS is_averaged,
@@ -231,14 +239,24 @@ def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> 
             "tags": [-1 if k["tag"] is None else k["tag"] for k in kinds],
         },
     ).to_arrow_reader(BATCH_ROWS)  # fmt: skip
-    at = 0
-    for batch in reader:
-        end = at + batch.num_rows
-        for name in names:
-            columns[name][at:end] = batch[name].to_numpy()
-        is_averaged[at:end] = batch["is_averaged"].to_numpy(zero_copy_only=False)
-        at = end
-    untold = np.broadcast_to(np.int64(-1), (count,))
+    batches = (
+        {n: batch[n].to_numpy(zero_copy_only=False) for n in (*names, "is_averaged")}
+        for batch in reader
+    )
+    if count > MAX_LINES:
+        thinned = list(_thinned(batches, -(-count // MAX_LINES)))
+        columns = {n: np.concatenate([part.pop(n) for part in thinned]) for n in list(thinned[0])}
+    else:
+        columns = {name: np.empty(count, np.int64) for name in names}
+        columns["is_averaged"] = np.empty(count, bool)
+        at = 0
+        for batch in batches:
+            end = at + len(batch["step"])
+            for name, column in batch.items():
+                columns[name][at:end] = column
+            at = end
+    is_averaged = columns.pop("is_averaged")
+    untold = np.broadcast_to(np.int64(-1), is_averaged.shape)
     keys = [columns[n] for n in ("place", "epoch", "step") if n in columns]
     if not _is_sorted(keys):
         order = np.lexsort(keys[::-1])
@@ -246,10 +264,75 @@ def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> 
         is_averaged = is_averaged[order]
     of = {name: columns.get(name, untold) for name in told}
     return _Rows(
-        kinds[0]["format"], epochs == totals == count, of["place"], of["step"], of["epoch"],
+        kinds[0]["format"], count, epochs == totals == count, of["place"], of["step"], of["epoch"],
         of["total_steps_count"], of["time_ns"], of["elapsed_ns"], of["dur_ns"],
         of["running_dur_ns"], is_averaged,
     )  # fmt: skip
+
+
+def _thinned(batches: Iterable[dict[str, Any]], apart: int) -> Iterator[dict[str, Any]]:
+    """Every so manieth line, for all since the one before, and each line that is unlike others
+    with the one before it: where steps fall, an epoch or a bar begins, or it took much longer."""
+    import numpy as np
+
+    held: dict[str, Any] = {}
+    """The last line that was kept, and those behind it."""
+    for batch in batches:
+        rows = {n: np.concatenate([held[n], batch[n]]) for n in batch} if held else batch
+        known = len(rows["step"]) - len(batch["step"])
+        moved = np.diff(rows["step"], prepend=rows["step"][0])
+        is_odd = (moved < -JITTER_STEPS) | _is_far(moved, apart) | (rows["step"] == 0)
+        for name in ("epoch", "total_steps_count"):
+            if name in rows:
+                is_odd[1:] |= np.diff(rows[name]) != 0
+        for name in ("time_ns", "elapsed_ns"):
+            if name in rows:
+                is_odd |= _is_far(np.diff(rows[name], prepend=rows[name][0]), apart)
+        if "dur_ns" in rows:
+            is_odd |= _is_far(rows["dur_ns"], apart)
+        kept = is_odd.copy()
+        kept[:-1] |= is_odd[1:]
+        kept[apart::apart] = True
+        # Of those held all but the last, which may stand before an odd one, are decided.
+        kept[: known - 1 if known > 1 else known] = False
+        kept[0] = not held
+        last = np.flatnonzero(kept)
+        begin = 1 if held else 0
+        if len(last):
+            end = int(last[-1])
+            yield _as_means({n: c[begin : end + 1] for n, c in rows.items()}, last - begin)
+            rows = {n: column[end:] for n, column in rows.items()}
+        held = rows
+    if held and len(held["step"]) > 1:
+        yield _as_means({n: c[1:] for n, c in held.items()}, np.array([len(held["step"]) - 2]))
+
+
+def _is_far(values: Ints, apart: int) -> Bools:
+    """Values that are much larger than usual; of many only the largest."""
+    import numpy as np
+
+    most = max(1, len(values) // (2 * apart))
+    least = max(
+        APART_RATIO * max(float(np.median(values)), 1.0), np.partition(values, -most)[-most]
+    )
+    is_far: Bools = values > least
+    return is_far
+
+
+def _as_means(rows: dict[str, Any], last: Ints) -> dict[str, Any]:
+    """One line of all up to each of the ``last`` ones: durations are their means."""
+    import numpy as np
+
+    first = np.concatenate([[0], last[:-1] + 1])
+    one = {name: column[last] for name, column in rows.items()}
+    one["is_averaged"] = one["is_averaged"] | (last > first)
+    if "dur_ns" in rows:
+        is_said = rows["dur_ns"] > 0
+        total, count = (
+            np.add.reduceat(x, first) for x in (np.where(is_said, rows["dur_ns"], 0), is_said * 1)
+        )
+        one["dur_ns"] = np.where(count > 0, total // np.maximum(count, 1), -1)
+    return one
 
 
 def _is_sorted(keys: list[Ints]) -> bool:
@@ -275,7 +358,7 @@ def _log(source_id: int, given: _Rows, corrections: Mapping[int, Correction]) ->
         return None
     step = _over_epochs(rows)
     falls = int((np.diff(step) < -JITTER_STEPS).sum())
-    if rows.format == PLAIN and falls > MAX_FALLS_RATIO * len(step):
+    if rows.format == PLAIN and falls > MAX_FALLS_RATIO * rows.lines_count:
         return None
     start = np.concatenate([[0], np.cumsum(np.diff(step) < -JITTER_STEPS)])
     # Within a start only what is new counts: starts are lifted apart, so that one maximum does.
@@ -332,7 +415,7 @@ def _without_anew(rows: _Rows) -> _Rows:
         return rows
     kept = rows.step > 0
     columns = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
-    arrays = {name: c[kept] for name, c in columns.items() if name not in ("format", "has_epochs")}
+    arrays = {name: c[kept] for name, c in columns.items() if name not in _OF_ALL}
     return replace(rows, **arrays)
 
 
@@ -348,6 +431,8 @@ def _over_epochs(rows: _Rows) -> Ints:
         if not rows.has_epochs:
             within = moved[~is_next & (moved > 0)]
             apart = int(np.median(within)) if len(within) else 1
+            if len(step) < rows.lines_count and len(within):
+                apart = int(within.min())  # most are of several lines
             length = np.broadcast_to(np.int64(int(step.max()) + apart), step.shape)
             epoch = epoch - epoch.min()
     elif not rows.has_epochs:

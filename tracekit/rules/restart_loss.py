@@ -5,7 +5,8 @@ What it means
 
 How it shows
     In the training log the number of the step falls, or a log follows another (query
-    attempt_summary).
+    attempt_summary). Where there is no training log, Kubernetes counts how often it started the
+    containers of the job's pods again (kubectl get pods; query pod_restarts).
 
 Why it hurts
     All GPUs pay for the repeated steps and for the time between.
@@ -17,7 +18,8 @@ Remedy
 When this is wrong
     Restarts by hand, or with another configuration, count as failures here. The save time is that
     of the stalls at one distance, which may be evaluations; of a few failures the mean time
-    between them is hardly known.
+    between them is hardly known. Containers that are started again while the job's pods find each
+    other at its beginning lose no step.
 
 Source
     Young, A first order approximation to the optimum checkpoint interval, CACM 17 (1974); Daly,
@@ -26,13 +28,17 @@ Source
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 
-from tracekit.findings import Evidence
+from tracekit.findings import Evidence, Finding, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.logged import EPISODES_QUERY, NEEDS, NO_LOG, SUMMARY_QUERY, Log, finding, log_of
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import plural, share, span
+from tracekit.wording import plural, safe, share, span
+
+PODS = "pod_restarts"
 
 
 class RestartLossThresholds(Thresholds):
@@ -41,13 +47,18 @@ class RestartLossThresholds(Thresholds):
     min_lost_ratio: float = threshold(
         0.01, "of the job that restarts take together: an effect of 1 % is the least reported"
     )
+    min_restarts_count: int = threshold(
+        4, "of a pod's container: fewer happen while the pods of a job wait for its master"
+    )
 
 
 def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
     """What all restarts cost, and how often to save for it."""
     log = log_of(facts)
+    pods = [r for r in facts.of(PODS) if r["restarts_count"] >= limits.min_restarts_count]
     if log is None:
-        return facts.lacking(*NO_LOG)
+        lacking = facts.lacking(*NO_LOG)
+        return replace(lacking, findings=(_of_pods(facts, limits, pods),)) if pods else lacking
     rows = log.of("restart")
     lost_ns = sum(r["lost_ns"] or 0 for r in rows)
     ratio = log.share(lost_ns)
@@ -58,6 +69,7 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
     told = [f"{repeated:,} steps done again ({span(again_ns / 1e9)})"] if repeated else []
     waited_ns = max(0, lost_ns - again_ns)
     told += [f"{span(waited_ns / 1e9)} without a step"] if waited_ns else []
+    counted = f" Kubernetes counts {_counted(pods[0])}." if pods else ""
     evidence = [
         Evidence(
             "lost to restarts, of the job",
@@ -68,6 +80,7 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
         ),
         Evidence("starts of the training loop", len(rows) + 1, "count", query="attempt_summary",
                  rows=facts.places(facts.of("attempt_summary"), unit="line ")),
+        *([_evidence(facts, limits, pods)] if pods else []),
     ]  # fmt: skip
     best = _interval_ns(log, rows)
     remedy = "save more often than the steps done again say, and restart faster"
@@ -87,7 +100,7 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
                 facts,
                 log,
                 f"{plural(len(rows), 'restart')} cost {span(lost_ns / 1e9)}, {share(ratio)} of the "
-                f"job: {', '.join(told)}.",
+                f"job: {', '.join(told)}.{counted}",
                 rows,
                 evidence,
                 lost_ns=lost_ns,
@@ -97,6 +110,35 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
             ),
         )
     )
+
+
+def _of_pods(facts: Facts, limits: RestartLossThresholds, pods: Sequence[Row]) -> Finding:
+    """What Kubernetes alone says: how often, and of no cost."""
+    others = f", and {plural(len(pods) - 1, 'other pod')}" if len(pods) > 1 else ""
+    return facts.finding(
+        Scope(),
+        f"Kubernetes counts {_counted(pods[0])}{others}; what was done again no training log says.",
+        [_evidence(facts, limits, pods)],
+        by=["log"],
+        basis="Kubernetes' count; no training log",
+        least=Severity.MINOR,
+        cap=Severity.MINOR,
+        confirm=(f"kubectl describe {pods[0]['task']}; kubectl logs --previous {pods[0]['task']}",),
+        remedy=("find what ends it (rule first-failure); the training log tells what it costs",),
+    )
+
+
+def _counted(pod: Row) -> str:
+    on = f" on {safe(pod['host'])}" if pod["host"] else ""
+    why = f" (last: {safe(pod['ended_for'])})" if pod["ended_for"] else ""
+    name = safe(pod["task"].removeprefix("pod/"))
+    return f"{plural(pod['restarts_count'], 'restart')} of pod {name}{on}{why}"
+
+
+def _evidence(facts: Facts, limits: RestartLossThresholds, pods: Sequence[Row]) -> Evidence:
+    return Evidence("restarts of a pod's container", pods[0]["restarts_count"], "count",
+                    threshold=limits.min_restarts_count, query=PODS,
+                    rows=facts.places(pods, unit="line "))  # fmt: skip
 
 
 def _interval_ns(log: Log, restarts: list[Row]) -> float | None:
@@ -115,7 +157,7 @@ RULE = Rule(
     summary="Restarts cost a share of the job.",
     owner="platform",
     thresholds=RestartLossThresholds(),
-    queries=(SUMMARY_QUERY, EPISODES_QUERY),
+    queries=(SUMMARY_QUERY, EPISODES_QUERY, PODS),
     optional={"attempt_summary": "where each start stands in its file"},
     evaluate=evaluate,
     needs=NEEDS,

@@ -55,7 +55,8 @@ TABLES = (
     ),
     derived_table(
         "logged_step",
-        "The job's history: its logs in order, each reported step once.",
+        "The job's history: its logs in order, each reported step once; of more than a million "
+        "lines every so manieth, and each that stands out.",
         ("start_number", "step"),
         col("start_number", "INTEGER", "Start of the training loop, from 1: each restart is one."),
         col("step", "BIGINT", "Number of the step over the job."),

@@ -95,7 +95,7 @@ def test_records_alone_are_named_and_accuse_nobody(pattern: str, line: str, tmp_
 @needs_shared
 def test_a_process_that_ras_calls_dead_is_named(tmp_path: Path) -> None:
     text, document = told(tmp_path, real("30*"))
-    assert "RAS: 1 file, 15 members" in text
+    assert "RAS: 1 file, 41 members" in text
     (finding,) = document.findings
     assert "considers process 3487984 on 172.16.64.213 dead" in finding.summary
     assert finding.scope.hosts == ("172.16.64.213",)

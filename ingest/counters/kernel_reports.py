@@ -39,6 +39,14 @@ def _line(code: str, severity: Severity, key: str, regex: str) -> _Line:
 
 
 _LINES = (
+    _line("kernel-gpu-failed", "error", "rminitadapter failed",
+          rf"NVRM: GPU (?P<device>{_PCI}): RmInitAdapter failed"),
+    _line("kernel-gpu-failed", "error", "nv_err_reset_required",
+          r"NVRM: .{0,80}NV_ERR_RESET_REQUIRED(?P<what>)"),
+    _line("kernel-gpu-failed", "error", "gpu reset",
+          rf"amdgpu (?P<device>{_PCI}): (?:amdgpu: )?GPU reset(?: begin)?\b(?! succe| end)"),
+    _line("kernel-gpu-failed", "error", "uncorrectable hardware error",
+          rf"amdgpu (?P<device>{_PCI}): (?:amdgpu: )?.{{0,40}}uncorrectable hardware error"),
     _line("kernel-nic-failed", "error", "mlx5_core",
           rf"mlx5_core (?P<device>{_PCI}):? .{{0,60}}(?:Fatal error \d|[Hh]ealth compromised"
           r"|Health issue observed|handling bad device|in error state)"),
@@ -247,6 +255,8 @@ class KernelReports:
             is_corrected = given.get("what") == "CE"
             given["what"] = "corrected" if is_corrected else "uncorrected"
             severity = "warning" if is_corrected else "error"
+        elif line.key == "nv_err_reset_required":
+            given["what"] = "reset required"
         elif "what" in given:
             given["what"] = given["what"].lower()
         hour = None if clock_ns is None else clock_ns // HOUR_NS

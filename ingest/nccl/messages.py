@@ -142,7 +142,8 @@ PATTERNS: tuple[Pattern, ...] = (
        r")?event"
        r" ?: (?P<event>[A-Za-z][A-Za-z ]{1,40})"),
     _p("ib_async_event", "error", "async fatal event",
-       r"(?:(?<![\w.-])(?P<nic>[\w.-]{1,40}+):(?P<port>\d{1,5})[ \])]{1,2})?(?:Got )?async fatal event"
+       r"(?:(?<![\w.-])(?P<nic>[\w.-]{1,40}+):(?P<port>\d{1,5})[ \])]{1,2})?(?:Got )?"
+       r"async fatal event"
        r"(?: ?: (?P<event>[A-Za-z][A-Za-z ]{1,40}))?"),
     _p("ib_device_failed", "error", "marked as failed",
        r"Device (?P<device>\d+) marked as failed"),

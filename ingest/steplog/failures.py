@@ -33,7 +33,7 @@ WORDS = (
     b"mpirun noticed that", b"mpiexec noticed that", b"Process name: [[", b"Exit code: ",
     b"exits with return code = ", b"Child process with PID ", b": line ",
     b"Worker exit detail: ", b" death signal, shutting down workers",
-    b"-- Process ",
+    b"-- Process ", b"HW Exception by GPU", b"Memory access fault by GPU",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -114,6 +114,35 @@ _FATAL_SIGNALS = {
 _FATAL = re.compile(b"Fatal Python error: (" + b"|".join(_FATAL_SIGNALS) + b")")
 _CUDA = re.compile(rb"CUDA error: (an illegal memory access|device-side assert|unspecified launch"
                    rb" failure|uncorrectable (?:NVLink|ECC) error|misaligned address)")  # fmt: skip
+
+_ROCM = re.compile(
+    rb"(HW Exception|Memory access fault) by GPU node-\d{1,5} .{0,200}?reason ?: ?(GPU Hang)?", re.I
+)
+"""How ROCm's runtime ends a process whose GPU hangs or was given a wrong address."""
+_NCCL_ERROR = b"NCCL error in"
+_NCCL_LINES = 4
+"""Lines behind PyTorch's exception for NCCL's kind of error and the last one that it met."""
+_NCCL_AGE_LINES = 1000
+"""Lines of all ranks behind which a rank that says no more is not waited for."""
+_NCCL_SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
+    ("link_failed", (b"Got completion",)),
+    (
+        "peer_lost",
+        (
+            b"onnection closed by", b"onnection reset by", b"onnection refused", b"Connect to ",
+            b"onnection timed out", b"No route to host", b"Socket recv failed", b"ncclRemoteError",
+            b"connect abort",
+        ),
+    ),
+    ("gpu_memory", (b"'out of memory'",)),
+    ("duplicate_gpu", (b"Duplicate GPU detected",)),
+    ("nccl_shared_memory", (b"shared memory segment",)),
+)  # fmt: skip
+_NCCL_CUDA = re.compile(
+    rb"Cuda failure (?:\d{1,4} )?'(initialization error|an illegal memory access was encountered"
+    rb"|unspecified launch failure|invalid device ordinal|unknown error|invalid argument"
+    rb"|peer access is not supported between these two devices|system not yet initialized)'"
+)
 
 _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     (
@@ -201,6 +230,9 @@ class FailureReader:
         self._chained: set[bytes] = set()
         self._caught: dict[bytes, int] = {}
         """Events of exceptions that were raised in a worker, whose own traceback is to follow."""
+        self._nccl: dict[bytes, tuple[int, int]] = {}
+        """Events of exceptions of NCCL's by prefix, and how many lines more may say what it was."""
+        self._nccl_age = 0
         self._spawned: list[str] = []
         """Whose traceback multiprocessing.spawn is about to print."""
         self._entry: _Entry | None = None
@@ -212,7 +244,7 @@ class FailureReader:
     @property
     def is_open(self) -> bool:
         """Whether something has begun that further lines belong to."""
-        return bool(self._open) or self._section is not None
+        return bool(self._open or self._nccl) or self._section is not None
 
     @property
     def count(self) -> int:
@@ -221,6 +253,11 @@ class FailureReader:
 
     def take(self, line: bytes, place: int) -> None:
         """Look at a line."""
+        if self._nccl:
+            self._last_error(line)
+            self._nccl_age += 1
+            if self._nccl_age > _NCCL_AGE_LINES:
+                self._nccl.clear()
         if self._open:
             self._continue(line)
         if self._section is not None:
@@ -269,6 +306,10 @@ class FailureReader:
                 self._chained.add(prefix.removesuffix(b"The above exception was the "))
         elif fatal := _FATAL.search(line):
             told = [*_who(line[: fatal.start()]), f"signal={_FATAL_SIGNALS[fatal[1]]}"]
+            self._add(place, "fatal-signal", told)
+        elif rocm := _ROCM.search(line):
+            what = "a hang" if rocm[2] else "a memory access fault"
+            told = [*_who(line[: rocm.start()]), "signal=SIGABRT", f"cuda={what}"]
             self._add(place, "fatal-signal", told)
         elif (at := line.find(_WATCHDOG)) >= 0 and (cuda := _CUDA.search(line, at)):
             told = [*_who(line[:at]), "signal=SIGABRT", f"cuda={cuda[1].decode()}"]
@@ -342,10 +383,33 @@ class FailureReader:
         at = self._caught.pop(prefix, None)
         if len(self._events) == count:
             return
+        if _NCCL_ERROR in text and len(self._nccl) < MAX_OPEN:
+            self._nccl[prefix] = count if at is None else at, _NCCL_LINES
+            self._nccl_age = 0
         if at is not None:
             self._events[at] = self._events.pop()._replace(place=self._events[at].place)
         elif _CAUGHT.search(text) and len(self._caught) < MAX_OPEN:
             self._caught[prefix] = count
+
+    def _last_error(self, line: bytes) -> None:
+        """What NCCL says of the error that PyTorch has raised, in the lines behind."""
+        prefix = max((p for p in self._nccl if line.startswith(p)), key=len, default=None)
+        if prefix is None:
+            return
+        at, left = self._nccl.pop(prefix)
+        text, event = line[len(prefix) :], self._events[at]
+        says = next((what for what, words in _NCCL_SAYS if any(w in text for w in words)), None)
+        if cuda := _NCCL_CUDA.search(text):
+            fields = [f"cuda={cuda[1].decode()}"]
+        elif says is not None:
+            fields = [f"says={says}"]
+        elif left > 1 and _TRACEBACK not in line:
+            self._nccl[prefix] = at, left - 1
+            return
+        else:
+            return
+        kept = [f for f in event.fields if not f.startswith(("says=", "cuda="))]
+        self._events[at] = event._replace(fields=[*kept, *fields])
 
     def _exception(self, traceback: _Traceback, kind: str, text: bytes) -> None:
         name = kind.rsplit(".", 1)[-1]

@@ -1,4 +1,4 @@
--- What kernels reported of their machines beside XIDs: links, NICs, PCIe, storage, memory, heat.
+-- What kernels reported beside XIDs: NVSwitches, links, NICs, PCIe, storage, memory, heat.
 --
 -- Of what makes many lines a row is an hour of it, with their count; of what begins and ends, one
 -- time that it lasted. Whether the job used the device the kernel does not know.
@@ -8,10 +8,10 @@
 -- grain: attempt, source_id, place, code, device, what, pid
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- column: host VARCHAR : Host; null where the log does not say.
--- column: code VARCHAR : kernel-link-down, kernel-nic-failed, kernel-cable, kernel-pcie-error,
---     kernel-pcie-lost, kernel-no-answer (of a file server), kernel-evicted, kernel-disk-error,
---     kernel-stuck-task, kernel-lockup, kernel-memory-error, kernel-heat, kernel-crash or
---     oom-kill.
+-- column: code VARCHAR : kernel-gpu-failed, sxid-NUMBER, kernel-link-down, kernel-nic-failed,
+--     kernel-cable, kernel-pcie-error, kernel-pcie-lost, kernel-no-answer (of a file server),
+--     kernel-evicted, kernel-disk-error, kernel-stuck-task, kernel-lockup, kernel-memory-error,
+--     kernel-heat, kernel-crash or oom-kill.
 -- column: device VARCHAR : Interface, PCI address, disk, file server or memory controller.
 -- column: what VARCHAR : Which of its errors; null where there is one kind.
 -- column: program VARCHAR : Program that is stuck or crashed.
@@ -41,13 +41,14 @@ WITH
             clock_id,
             host,
             code,
+            device_id,
             time_ns,
             map_from_entries(list_distinct([
                 {'k': split_part(f, '=', 1), 'v': f[strpos(f, '=') + 1 :]} FOR f IN fields
             ])) AS said
         FROM log_event
         WHERE
-            (starts_with(code, 'kernel-') OR code = 'oom-kill')
+            (starts_with(code, 'kernel-') OR starts_with(code, 'sxid-') OR code = 'oom-kill')
             AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
     ),
     told AS (
@@ -58,8 +59,8 @@ WITH
             host,
             code,
             time_ns,
-            said['device'] AS device,
-            coalesce(said['what'], said['of']) AS what,
+            coalesce(said['device'], device_id) AS device,
+            coalesce(said['what'], said['of'], said['severity']) AS what,
             said['program'] AS program,
             TRY_CAST(said['pid'] AS BIGINT) AS pid,
             said['library'] AS library,

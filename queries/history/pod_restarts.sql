@@ -1,4 +1,4 @@
--- How often Kubernetes started the containers of the job's pods again, and what it says they ended for.
+-- How often Kubernetes started the job's containers again, and what it says they ended for.
 --
 -- A pod whose training ends with an error is started again by the kubelet: what was not saved is
 -- done again, and the others wait. Of several dumps of a pod the highest count is taken.

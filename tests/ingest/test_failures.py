@@ -315,3 +315,69 @@ def test_a_group_of_exceptions_is_one() -> None:
 """
     (event,) = events(text)
     assert (event["rank"], event["type"], event["line"]) == ("2", "ExceptionGroup", "31")
+
+
+NCCL_FAILED = """\
+{0}Traceback (most recent call last):
+{0}  File "/job/train.py", line 10, in <module>
+{0}    dist.barrier()
+{0}torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1333, unhandled system \
+error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5
+{1}ncclSystemError: System call or external library call failed or device error.
+{1}Last error:
+{1}{2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        ("socketStartConnect: Connect to 10.0.0.5<40823> failed : No route to host", "peer_lost"),
+        ("socketProgress: Connection closed by remote peer node-7<51159>", "peer_lost"),
+        ("NET/IB : Got completion from peer 10.0.0.9<4> with status=12 opcode=129 len=0",
+         "link_failed"),
+        ("Cuda failure 2 'out of memory'", "gpu_memory"),
+        ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 50000", "duplicate_gpu"),
+        ("Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)",
+         "nccl_shared_memory"),
+        ("an error of which nothing is known", None),
+    ],
+)  # fmt: skip
+def test_what_nccl_says_behind_pytorch_s_exception_is_what_it_was(
+    last: str, says: str | None
+) -> None:
+    for tag in ("", "[rank3]: "):
+        (event,) = events(NCCL_FAILED.format(tag, tag, last))
+        assert (event["type"], event.get("says")) == ("torch.distributed.DistBackendError", says)
+        assert "10.0.0.5" not in str(event)
+    # Another rank's line says nothing of this one.
+    (event,) = events(NCCL_FAILED.format("[rank3]: ", "[rank4]: ", last))
+    assert "says" not in event
+
+
+def test_nccl_s_failed_call_of_cuda_is_told() -> None:
+    (event,) = events(NCCL_FAILED.format("", "", "Cuda failure 'initialization error'"))
+    assert event["cuda"] == "initialization error"
+
+
+def test_a_rank_that_says_no_more_is_not_waited_for() -> None:
+    head, others = NCCL_FAILED.split("{1}")[0].format("[rank3]: "), "[rank4]: a line\n"
+    late = "[rank3]: Connection closed by remote peer\n"
+    (event,) = events(head + others * 999 + late)
+    assert event["says"] == "peer_lost"
+    (event,) = events(head + others * 1001 + late)
+    assert "says" not in event
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "a hang"),
+        ("Memory access fault by GPU node-1 (Agent handle: 0x5) on address 0x7f. Reason: Unknown.",
+         "a memory access fault"),
+    ],
+)  # fmt: skip
+def test_what_rocm_ends_a_process_for(line: str, what: str) -> None:
+    (event,) = events(f"[rank2]: {line}\n")
+    told = {key: event[key] for key in ("code", "rank", "signal", "cuda")}
+    assert told == {"code": "fatal-signal", "rank": "2", "signal": "SIGABRT", "cuda": what}

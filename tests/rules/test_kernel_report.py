@@ -45,6 +45,12 @@ FLAP = report("kernel-link-down", device="ib0", is_over=True, lasted_ns=4 * SECO
         ([FLAP, FLAP], "link", Severity.MINOR, "came back: ib0 for 4.00 s, ib0 for 4.00 s."),
         ([FLAP | {"is_over": False, "was_up": True}], "link", Severity.MAJOR,
          "ib0 lost its link and did not come back."),
+        ([report("kernel-gpu-failed", device="0000:01:00.0")], "gpu", Severity.MAJOR,
+         "GPU 0000:01:00.0 failed, as its driver says."),
+        ([report("kernel-gpu-failed", what="reset required")], "gpu", Severity.MAJOR,
+         "GPU that it does not name failed, as its driver says."),
+        ([report("sxid-20034", device="00000000:c4:00.0", what="fatal")], "nvswitch",
+         Severity.MAJOR, "NVSwitch 00000000:c4:00.0: fatal SXid 20034."),
         ([report("kernel-nic-failed", device="0000:c1:00.0")], "nic", Severity.MAJOR,
          "NIC 0000:c1:00.0 failed, as its driver says."),
         ([report("kernel-cable", device="0000:c1:00.0", what="cable error")], "cable",
@@ -149,3 +155,7 @@ def test_each_host_is_its_own_and_one_without_a_name_is_its_file() -> None:
 
 def test_without_a_kernel_s_log_it_is_not_checked() -> None:
     assert "kernel logs" in run().not_checked[0].needs
+
+
+def test_an_nvswitch_s_errors_that_are_not_fatal_are_no_fault() -> None:
+    assert run(report("sxid-12028", device="d", what="non-fatal")) == RuleOutcome()

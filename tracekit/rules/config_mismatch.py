@@ -108,8 +108,8 @@ def _finding(facts: Facts, nccl: Nccl, what: str, stated: list[tuple[str, Signal
 
     return facts.finding(
         log_scope(hosts=hosts),
-        f"{what[:1].upper()}{what[1:]} differs between the processes of one job: {listed(words[:4])}"
-        f"{_unopened(nccl) if what == NICS else ''}.",
+        f"{what[:1].upper()}{what[1:]} differs between the processes of one job: "
+        f"{listed(words[:4])}{_unopened(nccl) if what == NICS else ''}.",
         [
             nccl.evidence(
                 f"values of {what}",

@@ -64,12 +64,16 @@ _WORDS = {
     "disk_full": "no space was left on a device",
     "loader_killed": "a worker of its data loader was killed",
     "shared_memory": "a worker of its data loader ran out of shared memory (/dev/shm)",
+    "link_failed": "NCCL's connection over InfiniBand or RoCE failed",
+    "duplicate_gpu": "two ranks were given the same GPU",
+    "nccl_shared_memory": "NCCL could not make its shared memory (/dev/shm)",
 }
 _POD = "pod/"
 _MORE_MEMORY = "find what took the memory (workers, caches, pinned copies), or raise the limit"
 _OWNERS: dict[str, Owner] = {
     "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform",
-    "shared_memory": "platform", "gpu_memory": "model",
+    "shared_memory": "platform", "gpu_memory": "model", "link_failed": "network",
+    "duplicate_gpu": "platform", "nccl_shared_memory": "platform", "a hang": "hardware",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
 }  # fmt: skip
 
@@ -367,7 +371,7 @@ def _how(row: Row) -> str:
         what = _WORDS.get(row["says"] or "", row["says"])
         return f"{safe(row['exception'])}{at}" + (f"; {safe(what)}" if what else "")
     if row["signal"] and row["says"]:
-        return f"its GPU met {safe(row['says'])} and PyTorch ended it ({safe(row['signal'])})"
+        return f"its GPU met {safe(row['says'])}, which ended it ({safe(row['signal'])})"
     if row["signal"]:
         return f"ended by {safe(row['signal'])}, which its launcher did not send"
     if row["exit_code"] is None:
@@ -395,7 +399,13 @@ def _confirm(row: Row) -> str:
 def _remedy(row: Row) -> str:
     if row["memory_of"] or row["says"] == "host_memory":
         return _MORE_MEMORY
-    if row["says"] == "shared_memory":
+    if row["says"] == "link_failed":
+        return "ibstat, ibqueryerrors and dmesg of this host and of the peer that NCCL names"
+    if row["says"] == "duplicate_gpu":
+        return "give each process its own GPU: local rank, CUDA_VISIBLE_DEVICES"
+    if row["says"] == "a hang":
+        return "dmesg and amd-smi of its host; drain it if the GPU hangs again"
+    if row["says"] in ("shared_memory", "nccl_shared_memory"):
         return "a larger /dev/shm (docker run --shm-size), or fewer workers of the data loader"
     if row["says"] == "gpu_memory":
         return "a smaller microbatch, recomputation or sharding; expandable_segments if fragmented"

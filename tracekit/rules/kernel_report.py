@@ -1,8 +1,8 @@
 """
 What it means
-    The kernel of a host reported a fault of it: a link that was lost, a NIC that failed, PCIe
-    errors, a file server or disk that did not answer, tasks that were stuck, memory errors, heat,
-    or a process that it killed or that crashed.
+    The kernel of a host reported a fault of it: a GPU or NIC that failed, a fatal error of an
+    NVSwitch, a link that was lost, PCIe errors, a file server or disk that did not answer, tasks
+    that were stuck, memory errors, heat, or a process that it killed or that crashed.
 
 How it shows
     In the host's kernel log (dmesg, journalctl -k, syslog), while the job ran; where no trace says
@@ -93,6 +93,21 @@ def _links(rows: Sequence[Row], limits: KernelReportThresholds) -> _Told | None:
     return _Told(
         listed(words), Severity.MAJOR if down else Severity.MINOR, lost, tuple(_devices(lost))
     )
+
+
+def _gpus(rows: Sequence[Row], limits: KernelReportThresholds) -> _Told | None:
+    devices = _devices([r for r in rows if r["device"] is not None])
+    which = some(devices, SHOWN_DEVICES) if devices else "that it does not name"
+    return _Told(f"GPU {which} failed, as its driver says", Severity.MAJOR, rows, tuple(devices))
+
+
+def _switches(rows: Sequence[Row], limits: KernelReportThresholds) -> _Told | None:
+    fatal = [r for r in rows if r["what"] == "fatal"]
+    if not fatal:
+        return None
+    numbers = sorted({str(r["code"]).removeprefix("sxid-") for r in fatal}, key=int)
+    words = f"NVSwitch {some(_devices(fatal), SHOWN_DEVICES)}: fatal SXid {listed(numbers[:4])}"
+    return _Told(words, Severity.MAJOR, fatal, tuple(_devices(fatal)))
 
 
 def _nics(rows: Sequence[Row], limits: KernelReportThresholds) -> _Told | None:
@@ -231,6 +246,13 @@ def _count(rows: Sequence[Row]) -> int:
 
 
 KINDS = (
+    _Kind("gpu", ("kernel-gpu-failed",), "hardware", _gpus,
+          "nvidia-smi or amd-smi on its host: does it still list the GPU, and does it need a reset",
+          "drain the machine, reset the GPU or power the machine off and on"),
+    _Kind("nvswitch", ("sxid-",), "hardware", _switches,
+          "nvidia-smi nvlink -e; the fabric manager's log   on its host",
+          "drain the machine, reset GPUs and NVSwitches together; replace the baseboard if "
+          "it comes back"),
     _Kind("link", ("kernel-link-down",), "network", _links,
           "ibstat or ethtool of that interface; the counters of its port and of the switch's",
           "reseat or replace cable or optic; drain the machine if the link is lost again"),
@@ -274,7 +296,7 @@ def evaluate(facts: Facts, limits: KernelReportThresholds) -> RuleOutcome:
     findings = []
     for machine, theirs in sorted(by_host.items()):
         for kind in KINDS:
-            chosen = [r for r in theirs if r["code"] in kind.codes]
+            chosen = [r for r in theirs if str(r["code"]).startswith(kind.codes)]
             if not chosen or (kind.name == "ended" and has_failures):
                 continue
             told = kind.judge(chosen, limits)

@@ -135,7 +135,8 @@ def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
         which = listed([safe(n) for n in _nics(own)]) or "of it"
         nics = sorted({*nics, *_nics(own)})
         says = (
-            f"{safe(culprit)} lost a port (NIC {which}), and connections of {count} failed: {means}."
+            f"{safe(culprit)} lost a port (NIC {which}), and connections of {count} failed: "
+            f"{means}."
         )
     elif culprit is not None:
         says = f"{safe(culprit)} is in most of the connections that failed ({count}): {means}."

@@ -181,6 +181,13 @@ SYSLOG = "Oct  3 02:{} node17 kernel: {}\n"
     [
         ("mlx5_core 0000:c1:00.0: poll_health:835:(pid 0): Fatal error 1 detected",
          "kernel-nic-failed", ["device=0000:c1:00.0"]),
+        ("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:894)",
+         "kernel-gpu-failed", ["device=0000:01:00.0"]),
+        ("NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required "
+         "[NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2874",
+         "kernel-gpu-failed", ["what=reset required"]),
+        ("amdgpu 0000:03:00.0: amdgpu: GPU reset begin!",
+         "kernel-gpu-failed", ["device=0000:03:00.0"]),
         ("NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out",
          "kernel-nic-failed", ["device=eth0"]),
         ("mlx5_core 0000:c1:00.0: Port module event[error]: module 0, Cable error, Bus stuck",

@@ -77,6 +77,8 @@ FAMILIES: tuple[Family, ...] = (
     ), ("nvidia_smi",)),
     Family("kernel_log", 5, "kernel_log", (
         Format("gpu", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
+        Format("host", "faults that a kernel reports", "dmesg, journalctl -k, syslog", False,
+               "each line, local"),
     ), ()),
     Family("gpu_text", 8, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),

@@ -61,6 +61,7 @@ _NAMED_KERNEL = re.compile(
     r"\S{1,200} kernel: "
 )
 SNIFFED_LINES = 2000
+MAX_HOSTS = 100_000
 
 _KILLS = re.compile(
     rb"(?m)^(?:<\d+>)?(?:\[ *[^\]\n]{6,40}\]|(?:[A-Z][a-z]{2} [ \d]\d )?\S{1,40} \S{1,200} kernel:)"
@@ -142,6 +143,9 @@ class _Reader:
         self._events: list[_Event] = []
         self._basis: str | None = None
         self._host: str | None = None
+        """The first that a line names; where others follow, the file is of no one host."""
+        self._line_host: str | None = None
+        self._hosts: set[str] = set()
         self._lines = 0
         self._named: tuple[int, int | None, str | None] | None = None
         """Where and when the driver began to speak of a GPU, and of which."""
@@ -155,13 +159,15 @@ class _Reader:
         if not any(word in line for word in _WORDS):
             if may_report(line):
                 moment, message = self._moment(line)
-                self._reports.line(number, moment, self._clock_ns, message)
+                self._reports.line(number, moment, self._clock_ns, message, self._line_host)
             elif self._lines <= 50 and self._basis is None:
                 self._moment(line)
             return
         moment, message = self._moment(line)
         event = self._event(number, moment, message)
         if event is not None:
+            if self._line_host is not None:
+                event.fields.append(f"host={self._line_host}")
             self._events.append(event)
 
     def finish(self, problem: str | None) -> None:
@@ -176,6 +182,11 @@ class _Reader:
                 "report_left_out", self._reports.left_out,
                 doc="Reports of the kernel beyond those kept of one file.",
             )  # fmt: skip
+        if len(self._hosts) == 1:  # what the whole file is of
+            told = f"host={self._host}"
+            self._events = [
+                e._replace(fields=[f for f in e.fields if f != told]) for e in self._events
+            ]
         if self._events:
             columns = dict(zip(_Event._fields, zip(*self._events, strict=True), strict=True))
             write_columns(self._sink, "log_event", columns)
@@ -184,7 +195,7 @@ class _Reader:
         self._sink.fact(time_basis=self._basis or "none")
         if known:
             self._sink.fact(window_start_ns=min(known), window_end_ns=max(known))
-        if self._host:
+        if len(self._hosts) == 1:
             self._sink.fact(host_name=self._host)
         if self._basis == "local":
             count_local_time(self._sink)
@@ -195,17 +206,17 @@ class _Reader:
 
     def _moment(self, line: str) -> tuple[int | None, str]:
         """The time of a line on the file's clock, and the message behind it."""
-        self._clock_ns = None
+        self._clock_ns = self._line_host = None
         if fabric := _FABRIC_LINE.match(line):
             return self._on("local", local_ns(fabric[1])), f"{fabric[2]}: {fabric[3]}"
         if iso_line := _ISO.match(line):
             stated = iso_line[1].replace(",", ".")
             moment = times.parse(stated)
             basis = "epoch" if moment is not None else "local"
-            self._host = self._host or iso_line[2]
+            self._of(iso_line[2])
             return self._on(basis, moment if moment is not None else local_ns(stated)), iso_line[3]
         if plain := _SYSLOG.match(line):
-            self._host = self._host or plain[2]
+            self._of(plain[2])
             self._clock_ns = _in_some_year_ns(plain[1])
             return None, plain[3]
         if bracketed := _BRACKETED.match(line):
@@ -215,13 +226,19 @@ class _Reader:
             return self._on("local", local_ns(bracketed[1])), bracketed[2]
         return None, line
 
+    def _of(self, host: str) -> None:
+        """Whose line it is."""
+        self._line_host, self._host = host, self._host or host
+        if len(self._hosts) < MAX_HOSTS:
+            self._hosts.add(host)
+
     def _on(self, basis: str, moment: int | None) -> int | None:
         if moment is None:
             return None
         self._basis = self._basis or basis
         self._clock_ns = moment if basis == self._basis else None
-        if basis == "relative" and self._reports.boot_ns is None:
-            self._reports.boot_ns = 0  # it counts from the boot
+        if basis == "relative":
+            self._reports.boots.setdefault(None, 0)  # it counts from the boot
         return self._clock_ns
 
     def _event(self, number: int, moment: int | None, message: str) -> _Event | None:

@@ -161,33 +161,40 @@ class KernelReports:
 
     left_out: int = 0
     """Reports beyond those that are kept."""
-    boot_ns: int | None = None
-    """When the machine was last seen to boot, on the clock of the lines."""
+    boots: dict[str | None, int | None] = field(default_factory=dict)
+    """When each machine was last seen to boot, on the clock of the lines."""
     _counted: dict[tuple[object, ...], _Counted] = field(default_factory=dict)
-    _open: dict[tuple[str, str], _Open] = field(default_factory=dict)
-    _well: set[tuple[str, str]] = field(default_factory=set)
+    _open: dict[tuple[str, str, str | None], _Open] = field(default_factory=dict)
+    _well: set[tuple[str, str, str | None]] = field(default_factory=set)
     """What was seen to be up, or to answer."""
     _ended: list[Report] = field(default_factory=list)
 
-    def line(self, place: int, time_ns: int | None, clock_ns: int | None, message: str) -> bool:
+    def line(
+        self,
+        place: int,
+        time_ns: int | None,
+        clock_ns: int | None,
+        message: str,
+        host: str | None = None,
+    ) -> bool:
         """Whether a line is a report; ``clock_ns`` need only tell how far lines are apart."""
         if message.startswith(_BOOT):
-            self.boot_ns = clock_ns
+            self.boots[host] = clock_ns
         lowered = message.lower()
         for key, code, regex, beginnings in _SPANS:
             if key in lowered and (said := regex.search(message)):
-                return self._span(place, time_ns, clock_ns, code, said, beginnings)
+                return self._span(place, time_ns, clock_ns, code, said, beginnings, host)
         for line in _LINES:
             if line.key in lowered and (said := line.regex.search(message)):
-                self._count(place, time_ns, clock_ns, line, said)
+                self._count(place, time_ns, clock_ns, line, said, host)
                 return True
         return False
 
     def events(self) -> Iterator[Report]:
         """All reports, in the order of their places."""
         reports = list(self._ended)
-        for (code, device), was in self._open.items():
-            seen = ["was_up=1"] if (code, device) in self._well else []
+        for (code, device, host), was in self._open.items():
+            seen = ["was_up=1"] if (code, device, host) in self._well else []
             fields = [*(f"{k}={v}" for k, v in was.said.items()), "is_over=0", *seen]
             reports.append(Report(was.place, was.time_ns, code, "error", fields))
         for key, counted in self._counted.items():
@@ -214,21 +221,22 @@ class KernelReports:
         code: str,
         said: re.Match[str],
         beginnings: tuple[str, ...],
+        host: str | None,
     ) -> bool:
+        boot_ns = self.boots.get(host)
         given = said.groupdict()
         device = given.get("device") or given.get("pci") or "?"
-        key = code, device
+        key = code, device, host
         state = (given.get("state") or "").lower()
         is_begun = state in beginnings if beginnings else bool(given.get("lost"))
         if is_begun:
             is_booting = (
-                self.boot_ns is not None
-                and clock_ns is not None
-                and clock_ns - self.boot_ns < BOOT_NS
+                boot_ns is not None and clock_ns is not None and clock_ns - boot_ns < BOOT_NS
             )
             if not is_booting and key not in self._open and not self._is_full():
                 named = {"device": device}
                 named |= {k: given[k] for k in ("driver", "pci") if given.get(k)}
+                named |= {"host": host} if host is not None else {}
                 self._open[key] = _Open(place, time_ns, clock_ns, named)
         elif state:
             self._well.add(key)
@@ -242,8 +250,10 @@ class KernelReports:
     def _count(
         self, place: int, time_ns: int | None, clock_ns: int | None, line: _Line,
         said: re.Match[str],
+        host: str | None,
     ) -> None:  # fmt: skip
         given = {k: v for k, v in said.groupdict().items() if v}
+        given |= {"host": host} if host is not None else {}
         number, seconds = int(given.pop("count", 1)), given.pop("seconds", None)
         severity = line.severity
         if line.code == "kernel-pcie-error":

@@ -53,9 +53,10 @@ WITH
             source_id,
             place,
             clock_id,
-            CAST(NULL AS VARCHAR) AS node,
-            host AS owner,
-            if(host IS NULL, source_id, NULL) AS owner_id,
+            -- A log of several machines says in each line whose it is.
+            list_filter(fields, lambda f : starts_with(f, 'host='))[1][6:] AS node,
+            if(node IS NULL, host, NULL) AS owner,
+            if(node IS NULL AND host IS NULL, source_id, NULL) AS owner_id,
             device_id,
             CAST(NULL AS INTEGER) AS nvml_index,
             time_ns,

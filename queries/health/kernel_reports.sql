@@ -56,7 +56,7 @@ WITH
             source_id,
             place,
             clock_id,
-            host,
+            coalesce(said['host'], host) AS host,
             code,
             time_ns,
             coalesce(said['device'], device_id) AS device,

@@ -240,7 +240,9 @@ def _sample_names(
     """How samples and events name GPUs; and which files without a host sample which addresses."""
     rows = con.execute(
         "SELECT DISTINCT source_id, node, device_id, nvml_index, true FROM gpu_sample "
-        "UNION SELECT DISTINCT source_id, NULL, device_id, NULL, false FROM log_event "
+        # A log of several machines says in each line whose it is.
+        "UNION SELECT DISTINCT source_id, list_filter(fields, lambda f : starts_with(f, 'host='))"
+        "[1][6:], device_id, NULL, false FROM log_event "
         "WHERE device_id IS NOT NULL AND code LIKE 'xid-%'"
     ).fetchall()
     names: set[_Name] = set()

@@ -292,3 +292,27 @@ def test_a_program_s_own_output_is_no_kernel_s_log() -> None:
         "INFO: task python:188123 blocked for more than 120 seconds.\n",
     ):
         assert recognise(source_of(text.encode(), "notes.txt")).ingestor != "kernel_log"
+
+
+def test_a_log_of_several_hosts_says_of_each_event_whose_it_is() -> None:
+    down, up = "ice 0000:01:00.0 eth1: NIC Link is Down", "ice 0000:01:00.0 eth1: NIC Link is Up"
+    xid = "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus"
+    text = "".join(
+        f"Oct  3 02:10:0{second} {host} kernel: {message}\n"
+        for second, host, message in (
+            (0, "a", down), (1, "b", down), (3, "b", up), (4, "a", up), (5, "b", xid), (6, "a", xid)
+        )
+    )  # fmt: skip
+    sink = MemorySink()
+    ingestor("kernel_log").read(source_of(text.encode(), "messages"), sink, IngestOptions())
+    rows = [
+        (code, [f for f in fields if f.startswith(("host=", "lasted"))])
+        for code, fields in sink.rows("log_event", "code", "fields")
+    ]
+    assert rows == [
+        ("kernel-link-down", ["host=a", "lasted_ms=4000"]),
+        ("kernel-link-down", ["host=b", "lasted_ms=2000"]),
+        ("xid-79", ["host=b"]),
+        ("xid-79", ["host=a"]),
+    ]
+    assert "host_name" not in sink.facts

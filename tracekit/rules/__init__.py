@@ -78,6 +78,7 @@ NAMES = (
     "offload-bound",
     "low-mfu",
     "gpu-outlier",
+    "busy-waiting",
 )
 """Every rule, in the order in which they run; each lives in the module of its name."""
 

@@ -122,7 +122,7 @@ def test_the_simulator_sends_what_the_layout_needs(
     """Judged by a program that shares no formula: exactly where rings and trees are the same."""
     folder = tmp_path / "job"
     write(
-        Request(ranks=16, seed=9241, layout=layout, steps_count=3, decoys=(), nccl="none",
+        Request(ranks=16, seed=9241, layout=layout, steps_count=6, decoys=(), nccl="none",
                 counters="net", interval_s=10.0), folder)  # fmt: skip
     with api.open(folder, workers=1) as run:
         rows = run.query("port_traffic").to_dicts()

@@ -202,14 +202,14 @@ def _standing() -> list[Panel]:
     ]
 
 
-HEIGHTS = {_night: 4, _lost: 9, _worth: 9, _lengths: 9, _standing: 9}
+ROWS = ((_night, 4), (_lost, 9), (_worth, 9), (_lengths, 9), (_standing, 9))
 """Rows of panels, from the top, each with its height in Grafana's units."""
 
 
 def _placed() -> list[Panel]:
     placed: list[Panel] = []
     top = 0
-    for made, height in HEIGHTS.items():
+    for made, height in ROWS:
         row = made()
         edges = [round(i * WIDTH / len(row)) for i in range(len(row) + 1)]
         for panel, left, right in zip(row, edges, edges[1:], strict=False):

@@ -582,7 +582,7 @@ def test_a_scheduler_that_does_not_answer_is_an_error(
     address: str, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
-    monkeypatch.setattr(cluster, "CONNECT_S", 1.0)
+    monkeypatch.setattr(cluster, "CONNECT_S", 0.3)
     assert command("ingest", "traces", "--run", "run", "--scheduler", address) == 2
     said = capsys.readouterr().err
     assert f"error: {address}: no Dask scheduler answers" in said

@@ -19,7 +19,7 @@ from tracekit import schema, store
 from tracekit.errors import QueryError, StoreError
 from tracekit.store import Run, Selection
 from tracekit.store import manifest as manifests
-from tracekit.store.reader import _ADDED, _physical
+from tracekit.store.reader import _ADDED, _physical, _statements, parsed
 
 
 def _rows(**columns: list[object]) -> pa.Table:
@@ -354,6 +354,22 @@ def test_a_table_is_split_into_files_and_row_groups_by_size(
         ("host_op-000.parquet", 100, 100),
         ("host_op-001.parquet", 200, 200),
     ]
+
+
+def test_a_statement_is_parsed_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each binds it anew, to tables of its own; how many are remembered is bounded."""
+    text = "SELECT sum(x) + $more FROM numbers"
+    for rows, total in ((3, 4), (5, 11)):
+        with duckdb.connect() as con:
+            con.execute(f"CREATE TABLE numbers AS SELECT range AS x FROM range({rows})")
+            statement = parsed(con, text)
+            assert statement is parsed(con, text)
+            assert con.execute(statement, {"more": 1}).fetchall() == [(total,)]
+    with duckdb.connect() as con:
+        assert statement is parsed(con, text), "the same for another connection"
+        monkeypatch.setattr("tracekit.store.reader.MOST_STATEMENTS", len(_statements))
+        parsed(con, "SELECT 'one more than are remembered'")
+        assert len(_statements) == 1
 
 
 def test_queries_beside_each_other_are_bound_once_and_say_nothing(run: Run) -> None:

@@ -16,7 +16,7 @@ from tracekit import macros
 from tracekit.errors import QueryError, UsageError
 from tracekit.query_file import ParamValue, Query, did_you_mean, parse
 from tracekit.schema import table
-from tracekit.store import arrow_table, plain_rows
+from tracekit.store import arrow_table, parsed, plain_rows
 
 if TYPE_CHECKING:
     import duckdb
@@ -237,7 +237,7 @@ def load_macros(
     wanted = statements.keys() if texts is None else macros.used_by(*texts, known=statements)
     made = {n: sql for n, sql in statements.items() if n in wanted and n not in loaded}
     for sql in made.values():
-        con.execute(sql)
+        con.execute(parsed(con, sql))
     return made
 
 

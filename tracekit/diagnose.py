@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tracekit.errors import QueryError
 from tracekit.port_traffic import across_ports, says_layout
@@ -14,7 +14,7 @@ from tracekit.report.build import build_report
 from tracekit.report.config import DiagnoseConfig
 from tracekit.report.model import InputFile, InputIssue, Report
 from tracekit.rules import RULES, Facts, JobFacts, Rule, configured
-from tracekit.rules.facts import STEPS_QUERY
+from tracekit.rules.facts import STEPS_QUERY, Replay
 from tracekit.rules.thresholds import KernelThresholds
 from tracekit.rules.windows import OVER, WINDOWS
 from tracekit.wording import natural
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tracekit.job import JobDescription
     from tracekit.kept import Rows
     from tracekit.query_file import Query
-    from tracekit.rules.facts import Replay
 
 LONG_SILENCE_NS = 10**9
 """What is asked "after silence" is asked only where no rank communicates at the end of its capture
@@ -125,12 +124,15 @@ def gather(
         sources={int(r["source_id"]): str(r["path"]) for r in paths},
         description=description,
         kernel_limits=limits or KernelThresholds(),
-        replay=_LaterReplay(answers),
+        replay=cast("Replay", _LaterReplay(answers)),
     ).without_lost({q.name for q in queries if q.is_of_device})
 
 
 class _LaterReplay:
-    """A replay of ranks, made when a rule first asks what is not kept: most jobs need no price."""
+    """A replay of ranks, made when a rule first asks what is not kept: most jobs need no price.
+
+    It has what ``Replay`` has, and asks it of the replay itself.
+    """
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -141,86 +143,27 @@ class _LaterReplay:
 
         return RankReplay(self._answers.con_naming(NAMED))
 
-    def _price(self, name: str, ask: Callable[[Replay], float | None]) -> float | None:
-        def asked() -> float | None:
-            figure = ask(self._loaded)
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(getattr(Replay, name), property):
+            return self._figure(name, lambda: getattr(self._loaded, name))
+
+        def asked(*given: Any) -> Any:
+            # The same ranks in another order are the same question.
+            words = (str(sorted(g) if isinstance(g, Collection) else g) for g in given)
+            label = " ".join((name, *words))
+            return self._figure(label, lambda: getattr(self._loaded, name)(*given))
+
+        return asked
+
+    def _figure(self, label: str, ask: Callable[[], float | bool | None]) -> Any:
+        if label.startswith("is_"):
+            return self._answers.figure(f"replay {label}", "BOOLEAN", ask)
+
+        def price() -> float | None:
+            figure = ask()
             return None if figure is None else float(figure)
 
-        return self._answers.figure(f"replay {name}", "DOUBLE", asked)
-
-    def saved_ns(self, ranks: Sequence[int]) -> float | None:
-        return self._price(f"saved_ns {sorted(ranks)}", lambda r: r.saved_ns(ranks))
-
-    def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
-        return self._price(f"saved_at_most_ns {sorted(ranks)}", lambda r: r.saved_at_most_ns(ranks))
-
-    def saved_at_speed_ns(self, ranks: Sequence[int], factor: float) -> float | None:
-        return self._price(
-            f"saved_at_speed_ns {sorted(ranks)} {factor!r}",
-            lambda r: r.saved_at_speed_ns(ranks, factor),
-        )
-
-    def saved_evenly_ns(self) -> float | None:
-        return self._price("saved_evenly_ns", lambda r: r.saved_evenly_ns())
-
-    def saved_by_operations_ns(self, rank: int) -> float | None:
-        return self._price(
-            f"saved_by_operations_ns {rank}", lambda r: r.saved_by_operations_ns(rank)
-        )
-
-    def saved_by_even_stages_ns(self) -> float | None:
-        return self._price("saved_by_even_stages_ns", lambda r: r.saved_by_even_stages_ns())
-
-    def saved_by_even_lengths_ns(self) -> float | None:
-        return self._price("saved_by_even_lengths_ns", lambda r: r.saved_by_even_lengths_ns())
-
-    def saved_by_stage_ns(self, stage: int) -> float | None:
-        return self._price(f"saved_by_stage_ns {stage}", lambda r: r.saved_by_stage_ns(stage))
-
-    @property
-    def operations_error_ratio(self) -> float | None:
-        return self._price("operations_error_ratio", lambda r: r.operations_error_ratio)
-
-    def idle_beyond_hand_overs_ns(self) -> float | None:
-        return self._price("idle_beyond_hand_overs_ns", lambda r: r.idle_beyond_hand_overs_ns())
-
-    def hand_overs_ns(self) -> float | None:
-        return self._price("hand_overs_ns", lambda r: r.hand_overs_ns())
-
-    def saved_by_messages_ns(self, ranks: Sequence[int]) -> float | None:
-        key = f"saved_by_messages_ns {sorted(ranks)}"
-        return self._price(key, lambda r: r.saved_by_messages_ns(ranks))
-
-    def saved_in_operations_ns(self, rank: int, delay_ns: float) -> float | None:
-        return self._price(
-            f"saved_in_operations_ns {rank} {delay_ns!r}",
-            lambda r: r.saved_in_operations_ns(rank, delay_ns),
-        )
-
-    def saved_beside_replicas_ns(self, rank: int, least_ns: float) -> float | None:
-        return self._price(
-            f"saved_beside_replicas_ns {rank} {least_ns!r}",
-            lambda r: r.saved_beside_replicas_ns(rank, least_ns),
-        )
-
-    def slowdown(self, rank: int) -> float | None:
-        return self._price(f"slowdown {rank}", lambda r: r.slowdown(rank))
-
-    @property
-    def is_by_operations(self) -> bool:
-        return self._answers.figure(
-            "replay is_by_operations", "BOOLEAN", lambda: self._loaded.is_by_operations
-        )
-
-    @property
-    def error_ratio(self) -> float | None:
-        return self._price("error_ratio", lambda r: r.error_ratio)
-
-    @property
-    def is_by_streams(self) -> bool:
-        return self._answers.figure(
-            "replay is_by_streams", "BOOLEAN", lambda: self._loaded.is_by_streams
-        )
+        return self._answers.figure(f"replay {label}", "DOUBLE", price)
 
 
 def _broken(answers: Answers, attempt: int) -> frozenset[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracekit import macros
 from tracekit.catalog import find, load_macros, macro_statements
+from tracekit.store import parsed
 
 if TYPE_CHECKING:
     import duckdb
@@ -71,7 +72,7 @@ def shared(
     finally:
         for name in reversed(made):  # each is bound while those that it needs are tables
             if loaded is None or name in held:
-                con.execute(statements[name])
+                con.execute(parsed(con, statements[name]))
             else:
                 del loaded[name]
         for name in made:
@@ -186,14 +187,14 @@ def _share(con: duckdb.DuckDBPyConnection, name: str, sources: Sequence[str]) ->
         )
         if existing.fetchall():
             return False  # it reads one already, whose maker goes on needing it
-        con.execute(f"CREATE TABLE shared_{name} AS FROM {first}")
+        con.execute(parsed(con, f"CREATE TABLE shared_{name} AS FROM {first}"))
         for other in rest:
             con.execute(f"INSERT INTO shared_{name} FROM {other}")
     except duckdb.Error:
         with suppress(duckdb.Error):  # in a transaction that failed there is nothing to drop
             con.execute(f"DROP TABLE IF EXISTS shared_{name}")
         return False
-    con.execute(_reading(name))
+    con.execute(parsed(con, _reading(name)))
     return True
 
 

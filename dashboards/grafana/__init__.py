@@ -77,125 +77,140 @@ def _table(title: str, says: str, expr: str, unit: str, names: dict[str, str]) -
     )
 
 
-def _rows() -> list[list[Panel]]:
-    """Panels by row, each of an equal part of the width."""
-    lost = "tracekit_lost_gpu_hours_per_day"
-    total = "tracekit_gpu_hours_per_day"
-    energy = "tracekit_lost_energy_joules_per_day"
-    money = "tracekit_lost_amount_per_day"
+LOST = "tracekit_lost_gpu_hours_per_day"
+ENERGY = "tracekit_lost_energy_joules_per_day"
+
+
+def _night() -> list[Panel]:
+    """The last night in numbers."""
     return [
-        [
-            _stat("Runs", "Of the last night.", "max(tracekit_runs)"),
-            _stat(
-                "Runs that failed",
-                "Could not be diagnosed: tracekit rollup names each with its reason.",
-                "max(tracekit_runs_failed)",
-            ),
-            _stat(
-                "Runs without steps",
-                "Nothing marks steps in them.",
-                "max(tracekit_runs_without_steps)",
-            ),
-            _stat(
-                "GPU-hours lost",
-                "Part of the last night's GPU-hours that causes take, the floor apart.",
-                f"sum(max by (cause) ({lost})) / max({total})",
-                "percentunit",
-            ),
-            _stat(
-                "Last night",
-                "How long ago its date began (UTC): more than two days, and a rollup is missing.",
-                "time() - max(tracekit_night_timestamp_seconds)",
-                "s",
-            ),
-        ],
-        [
-            _trend(
-                "GPU-hours a day lost, by cause",
-                "What each cause takes while it lasts, a bar a night.",
-                f"topk(12, {_of_nights(lost, 'cause')})",
-                "short",
-                "{{cause}}",
-                is_sum=True,
-            )
-        ],
-        [
-            _trend(
-                "Energy a day lost, by cause",
-                "Of the runs whose GPUs' power was sampled, a bar a night.",
-                f"topk(12, {_of_nights(energy, 'cause')}) / {JOULES_PER_KILOWATT_HOUR}",
-                "kwatth",
-                "{{cause}}",
-                is_sum=True,
-            ),
-            _trend(
-                "Money a day lost, by cause",
-                "Of the runs that have a price, a bar a night; in the currency of the price.",
-                f"topk(12, {_of_nights(money, 'cause, currency')})",
-                "short",
-                "{{cause}} {{currency}}",
-                is_sum=True,
-            ),
-            _trend(
-                "GPU-hours of training logs, by what they went into",
-                "Of the runs that have a log, from its first line to its last, a bar a night.",
-                _of_nights("tracekit_logged_gpu_hours", "part"),
-                "short",
-                "{{part}}",
-                is_sum=True,
-            ),
-        ],
-        [
-            _trend(
-                "Step, by family of jobs",
-                "Median over a night's runs of the mean step.",
-                _of_nights("tracekit_step_seconds", "family, job"),
-                "s",
-                "{{job}} {{family}}",
-            ),
-            _trend(
-                "Runs a night",
-                "A night far below the others has lost files.",
-                _of_nights("tracekit_runs", ""),
-                "short",
-                "runs",
-            ),
-        ],
-        [
-            _table(
-                "Slower by",
-                "Families that got slower than their own trailing four weeks, and still are.",
-                "max by (family, change, since) (tracekit_regression_slower_ratio)",
-                "percentunit",
-                {"family": "Family", "change": "Changed at that date", "since": "Since"},
-            ),
-            _table(
-                "Runs with a finding",
-                "Hosts, GPUs, ports and racks that stand out among their like, for as often as "
-                "each was used.",
-                "max by (kind, name) (tracekit_offender_bad_runs)",
-                "short",
-                {"kind": "Kind", "name": "Name"},
-            ),
-            _table(
-                "GPU-hours a day",
-                "What the last night lost, by cause.",
-                f"sort_desc(max by (cause) ({lost}))",
-                "short",
-                {"cause": "Cause"},
-            ),
-        ],
+        _stat("Runs", "Of the last night.", "max(tracekit_runs)"),
+        _stat(
+            "Runs that failed",
+            "Could not be diagnosed: tracekit rollup names each with its reason.",
+            "max(tracekit_runs_failed)",
+        ),
+        _stat(
+            "Runs without steps",
+            "Nothing marks steps in them.",
+            "max(tracekit_runs_without_steps)",
+        ),
+        _stat(
+            "GPU-hours lost",
+            "Part of the last night's GPU-hours that causes take, the floor apart.",
+            f"sum(max by (cause) ({LOST})) / max(tracekit_gpu_hours_per_day)",
+            "percentunit",
+        ),
+        _stat(
+            "Last night",
+            "How long ago its date began (UTC): more than two days, and a rollup is missing.",
+            "time() - max(tracekit_night_timestamp_seconds)",
+            "s",
+        ),
     ]
 
 
-HEIGHTS = (4, 9, 9, 9, 9)
-"""Of the rows, in Grafana's units."""
+def _lost() -> list[Panel]:
+    """What causes take of the GPUs."""
+    return [
+        _trend(
+            "GPU-hours a day lost, by cause",
+            "What each cause takes while it lasts, a bar a night.",
+            f"topk(12, {_of_nights(LOST, 'cause')})",
+            "short",
+            "{{cause}}",
+            is_sum=True,
+        )
+    ]
+
+
+def _worth() -> list[Panel]:
+    """What that is in energy and money, and where the time of logs went."""
+    return [
+        _trend(
+            "Energy a day lost, by cause",
+            "Of the runs whose GPUs' power was sampled, a bar a night.",
+            f"topk(12, {_of_nights(ENERGY, 'cause')}) / {JOULES_PER_KILOWATT_HOUR}",
+            "kwatth",
+            "{{cause}}",
+            is_sum=True,
+        ),
+        _trend(
+            "Money a day lost, by cause",
+            "Of the runs that have a price, a bar a night; in the currency of the price.",
+            f"topk(12, {_of_nights('tracekit_lost_amount_per_day', 'cause, currency')})",
+            "short",
+            "{{cause}} {{currency}}",
+            is_sum=True,
+        ),
+        _trend(
+            "GPU-hours of training logs, by what they went into",
+            "Of the runs that have a log, from its first line to its last, a bar a night.",
+            _of_nights("tracekit_logged_gpu_hours", "part"),
+            "short",
+            "{{part}}",
+            is_sum=True,
+        ),
+    ]
+
+
+def _lengths() -> list[Panel]:
+    """How long steps are, and how many runs there were."""
+    return [
+        _trend(
+            "Step, by family of jobs",
+            "Median over a night's runs of the mean step.",
+            _of_nights("tracekit_step_seconds", "family, job"),
+            "s",
+            "{{job}} {{family}}",
+        ),
+        _trend(
+            "Runs a night",
+            "A night far below the others has lost files.",
+            _of_nights("tracekit_runs", ""),
+            "short",
+            "runs",
+        ),
+    ]
+
+
+def _standing() -> list[Panel]:
+    """Who is slower, who stands out, and what cost most: as tables."""
+    return [
+        _table(
+            "Slower by",
+            "Families that got slower than their own trailing four weeks, and still are.",
+            "max by (family, change, since) (tracekit_regression_slower_ratio)",
+            "percentunit",
+            {"family": "Family", "change": "Changed at that date", "since": "Since"},
+        ),
+        _table(
+            "Runs with a finding",
+            "Hosts, GPUs, ports and racks that stand out among their like, for as often as "
+            "each was used.",
+            "max by (kind, name) (tracekit_offender_bad_runs)",
+            "short",
+            {"kind": "Kind", "name": "Name"},
+        ),
+        _table(
+            "GPU-hours a day",
+            "What the last night lost, by cause.",
+            f"sort_desc(max by (cause) ({LOST}))",
+            "short",
+            {"cause": "Cause"},
+        ),
+    ]
+
+
+ROWS = ((_night, 4), (_lost, 9), (_worth, 9), (_lengths, 9), (_standing, 9))
+"""Rows of panels, from the top, each with its height in Grafana's units."""
 
 
 def _placed() -> list[Panel]:
     placed: list[Panel] = []
     top = 0
-    for row, height in zip(_rows(), HEIGHTS, strict=True):
+    for made, height in ROWS:
+        row = made()
         edges = [round(i * WIDTH / len(row)) for i in range(len(row) + 1)]
         for panel, left, right in zip(row, edges, edges[1:], strict=False):
             at = {"x": left, "y": top, "w": right - left, "h": height}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import ONE_RULE, ROOT, Tracekit, start
+from commands import ONE_RULE, ROOT, Tracekit, assert_refused, start
 from soaks import soak
 from tracekit import api, catalog
 from tracekit.cli import main
@@ -203,6 +203,17 @@ def test_the_inferred_job_description_can_be_given_back(
 
 
 # ---------------------------------------------------------------- exit codes
+
+
+def test_a_timeline_says_what_it_left_out(tracekit: Tracekit, run: Path, tmp_path: Path) -> None:
+    """Where more than fits is there, and where no file is named."""
+    drawn = tmp_path / "drawn.json"
+    done = tracekit("timeline", run, "-o", drawn, "--max-slices", 20, "--no-findings")
+    assert done.code == 0, done.err
+    assert "left out: " in done.err
+    assert f"wrote {drawn}: 2 ranks, " in done.err and "0 findings" in done.err
+    assert json.loads(drawn.read_text())["traceEvents"]
+    assert_refused(tracekit("timeline", run), "timeline needs --output F", hint="-o ")
 
 
 def test_fail_on_a_severity_that_is_reached_is_1(tracekit: Tracekit, run: Path) -> None:

@@ -19,6 +19,7 @@ import nccl_logs
 from soaks import soak
 from tracekit import api
 from tracekit.cli import app as cli
+from tracekit.dashboards import look
 from traces import make_trace, write_job
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,8 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("NO_COLOR", "1")
+        # Commands stand beside a page's figures, never in them: to draw these takes longest.
+        patch.setattr(look, "inline_svg", lambda _, name: f"<svg><title>{name}</title></svg>")
         yield
 
 

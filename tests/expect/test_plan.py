@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tracekit.cli import main
 from tracekit.errors import UsageError
 from tracekit.expect import expect
 from tracekit.expect.options import changed, read_setting, sweep
 from tracekit.expect.result import points_to_dict, to_csv, to_text
 from tracekit.job import JobDescription, parse_job
-
-ROOT = Path(__file__).resolve().parents[2]
 
 GPT3 = b"""
 world_size = 512
@@ -150,31 +146,27 @@ def test_a_field_that_does_not_exist_has_a_hint() -> None:
         list(sweep(gpt3(), ["nics=" + ",".join(map(str, range(1, 5001)))]))
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tracekit", *arguments],
-        capture_output=True,
-        check=False,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["expect", *arguments])
+        return (ended.value.code, *capsys.readouterr())
 
-
-def test_the_command(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_bytes(GPT3)
-    done = run("expect", "--job", str(path), "--set", "pp=4", "--format", "json")
-    assert done.returncode == 0, done.stderr
-    content = json.loads(done.stdout)
-    assert content["layout"]["pp"] == 4
-    text = run("expect", "--job", str(path), "--step-time", "20")
-    assert "dominates" in text.stdout
-    assert "MFU" in text.stdout
-    endless = run("expect", "--job", str(path), "--step-time", "inf", "--format", "json")
-    assert (endless.returncode, endless.stdout) == (2, "")
-    nothing = run("expect")
-    assert nothing.returncode == 2
-    assert "hint:" in nothing.stderr
+    code, out, err = run("--job", str(path), "--set", "pp=4", "--format", "json")
+    assert code == 0, err
+    assert json.loads(out)["layout"]["pp"] == 4
+    code, out, _ = run("--job", str(path), "--step-time", "20")
+    assert "dominates" in out
+    assert "MFU" in out
+    swept = run("--job", str(path), "--sweep", "pp=1,2", "--format", "csv")
+    assert {line.split(",")[0] for line in swept[1].splitlines()} == {"pp", "1", "2"}
+    code, out, _ = run("--job", str(path), "--step-time", "inf", "--format", "json")
+    assert (code, out) == (2, "")
+    code, _, err = run()
+    assert code == 2
+    assert "hint:" in err
 
 
 def test_each_level_has_an_over_subscription_of_its_own() -> None:

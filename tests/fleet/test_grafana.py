@@ -54,7 +54,7 @@ def test_panels_fill_the_width_and_do_not_overlap() -> None:
                  for y in range(at["y"], at["y"] + at["h"])}  # fmt: skip
         assert not cells & taken
         taken |= cells
-    assert len(taken) == grafana.WIDTH * sum(grafana.HEIGHTS)
+    assert len(taken) == grafana.WIDTH * sum(height for _, height in grafana.ROWS)
 
 
 def test_grafanas_own_models_lose_nothing_of_the_dashboard() -> None:

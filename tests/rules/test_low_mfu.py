@@ -81,6 +81,17 @@ def test_products_stand_against_the_peak_at_the_measured_clock(make_job: MakeJob
     assert slow.gemm_ratio == pytest.approx(1.0, rel=0.01)  # half the clock: the kernels are fine
 
 
+def test_the_finding_says_how_fast_products_are_and_against_which_peak(make_job: MakeJob) -> None:
+    job = make_job(comm_ms=30, idle_ms=25)
+    job.rows["gemm_efficiency"] = [gemm(0.5, 312e12)]
+    (finding,) = MFU.run(with_job(job, peak(0.20))).findings
+    assert "matrix products run at " in finding.summary
+    assert "no counters give the clock" in finding.confidence.basis
+    assert finding.next_capture == ()  # shapes were recorded
+    (row,) = [e for e in finding.evidence if e.query == "gemm_efficiency"]
+    assert row.unit == "ratio"
+
+
 def test_the_gpu_of_the_traces_will_do(make_job: MakeJob) -> None:
     job = make_job()
     text = JOB.replace('gpu = "NVIDIA A100-SXM4-80GB"', "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tracekit.schema import table
+from tracekit.store import parsed
 
 if TYPE_CHECKING:
     import duckdb
@@ -80,7 +81,7 @@ class Relations:
 
     def make(self, name: str, text: str) -> None:
         """The rows of a statement, kept because several ask for them."""
-        self._con.execute(f"CREATE TEMP TABLE {name} AS {text}")
+        self._con.execute(parsed(self._con, f"CREATE TEMP TABLE {name} AS {text}"))
         self._drops.append(lambda: self._con.execute(f"DROP TABLE {name}"))
 
     def drop(self) -> None:

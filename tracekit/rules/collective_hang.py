@@ -56,6 +56,7 @@ from tracekit.rules import (
     standstill,
 )
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.hang_words import Logged
 from tracekit.rules.open_hang import Traced
 from tracekit.rules.sources import agreed, contradicted
 from tracekit.rules.thresholds import threshold
@@ -150,9 +151,7 @@ def _traced(facts: Facts, limits: CollectiveHangThresholds) -> list[Traced] | No
     return open_hang.hangs(facts, limits) + standing
 
 
-def _joined(
-    facts: Facts, logged: nccl_hang.Logged, traced: Sequence[Traced] | None
-) -> tuple[Finding, ...]:
+def _joined(facts: Facts, logged: Logged, traced: Sequence[Traced] | None) -> tuple[Finding, ...]:
     """The log's finding with what the traces say of the same group, then other groups' hang."""
     everybody = frozenset(facts.ranks)
     same = [t for t in traced or () if logged.is_group(t.members, everybody)]

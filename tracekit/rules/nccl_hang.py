@@ -9,50 +9,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severity
+from tracekit.rules import torch_checks
 from tracekit.rules.base import Facts, Row
+from tracekit.rules.hang_words import Logged, differing, disagreeing, stopped, unfinished, who
 from tracekit.rules.nccl_facts import majority
 from tracekit.values import MAX_RANKS
-from tracekit.wording import ranges, safe, seconds, sentence
+from tracekit.wording import seconds
 
-QUERIES = ("watchdog", "flight_calls", "collective_checks")
+QUERIES = ("watchdog", "flight_calls", torch_checks.QUERY)
 HANG_QUERIES = (
     *QUERIES, "last_calls", "enqueued_calls", "open_calls", "ras_growth", "nccl_signals",
 )  # fmt: skip
-FLIGHT_CAPTURE = "TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
-VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})
-"""Operations whose members may rightly give different sizes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """What logs or dumps say of one group, in global ranks."""
-
-    finding: Finding
-    waiting: frozenset[int]
-    absent: frozenset[int] = frozenset()
-    """Members that did not join, or that said nothing; empty where all joined or none is known."""
-    members: frozenset[int] | None = None
-    """All members; None where the log does not list them."""
-    is_world: bool = False
-    """Whether it is the job's first group, of all ranks."""
-    is_global: bool = True
-    """Whether the ranks are the job's; false where they count within a group without a name."""
-    is_whole: bool = False
-    """Whether all members are known to have joined."""
-    differs: str = ""
-    """What differs between members, for a mismatch."""
-
-    def is_group(self, ranks: frozenset[int], everybody: frozenset[int]) -> bool:
-        """Whether a communicator of the traces, with these members, can be this group."""
-        if not self.is_global:
-            return False
-        if self.members is not None:
-            return ranks == self.members
-        named = self.waiting | self.absent
-        return ranks >= (named | everybody if self.is_world else named)
 
 
 def has_evidence(facts: Facts) -> bool:
@@ -63,7 +31,12 @@ def has_evidence(facts: Facts) -> bool:
 def hang(facts: Facts, min_silence_ns: int) -> Logged | None:
     """The hang that started it, at most one: Flight Recorder knows more than the watchdog, and a
     monitored barrier names who did not come."""
-    return _flight(facts) or _barrier(facts) or _watchdog(facts, min_silence_ns) or _told(facts)
+    return (
+        _flight(facts)
+        or torch_checks.barrier(facts)
+        or _watchdog(facts, min_silence_ns)
+        or _told(facts)
+    )
 
 
 def mismatch(facts: Facts) -> Logged | None:
@@ -71,15 +44,15 @@ def mismatch(facts: Facts) -> Logged | None:
     for row in facts.of("flight_calls"):
         ops = row["ops"] or ()
         sizes = row["message_bytes"] or ()
-        differs = _differs(ops, sizes)
+        differs = differing(ops, sizes)
         if differs and len(row["joined_ranks"]) > 1:
             ranks = sorted(int(r) for r in row["joined_ranks"])
             members = frozenset(int(r) for r in row["members"] or ()) or None
-            finding = _mismatch(
+            finding = disagreeing(
                 facts, row["group_name"], int(row["sequence"]), differs, [row], ranks
             )
             return Logged(finding, frozenset(ranks), members=members, differs=differs)
-    checked = _checked(facts)
+    checked = torch_checks.differing_calls(facts)
     if checked is not None:
         return checked
     for (group, sequence), rows in sorted(_timeouts(facts).items(), key=str):
@@ -87,7 +60,7 @@ def mismatch(facts: Facts) -> Logged | None:
         if differs and len({_rank(r) for r in rows}) > 1:
             ranks = sorted({k for r in rows if (k := _rank(r)) is not None})
             is_global = _is_global(rows, group)
-            finding = _mismatch(
+            finding = disagreeing(
                 facts, group, sequence, differs, rows, ranks,
                 odd=_odd(rows, ranks), is_global=is_global, is_fatal=True,
             )  # fmt: skip
@@ -96,44 +69,11 @@ def mismatch(facts: Facts) -> Logged | None:
     return None
 
 
-def _checked(facts: Facts) -> Logged | None:
-    """The first call before which PyTorch compared what its members were about to do."""
-    rows = [r for r in facts.of("collective_checks") if r["code"] == "calls-differ"]
-    rows = [r for r in rows if None not in (r["group_rank"], r["other_rank"], r["sequence"])]
-    if not rows:
-        return None
-    sequence = min(int(r["sequence"]) for r in rows)
-    rows = [r for r in rows if int(r["sequence"]) == sequence]
-    calls = {int(r["group_rank"]): (r["op"], r["shape"]) for r in rows}
-    calls |= {int(r["other_rank"]): (r["other_op"], r["other_shape"]) for r in rows}
-    ops = sorted({str(op) for op, _ in calls.values() if op})
-    shapes = sorted({str(shape) for _, shape in calls.values()})
-    differs = _differs(ops, shapes)
-    ranks = sorted(calls)
-    if differs is None:
-        return None
-    usual = majority(calls.values())
-    named = ranks if usual is None else [rank for rank in ranks if calls[rank] != usual]
-    is_global = _is_by_job(rows)
-    finding = _mismatch(
-        facts, None, sequence, differs, rows, ranks, odd=named, is_global=is_global,
-        is_fatal=True, query="collective_checks",
-    )  # fmt: skip
-    return Logged(finding, frozenset(ranks), is_global=is_global, differs=differs)
-
-
-def _is_by_job(rows: Sequence[Row]) -> bool:
-    """Whether members other than the first show that ranks of the group are the job's: rank 0 is
-    rank 0 of many groups."""
-    pairs = [(r["world_rank"], r["group_rank"]) for r in rows if r["world_rank"] is not None]
-    return any(world for world, _ in pairs) and all(world == own for world, own in pairs)
-
-
 def _rows_differ(rows: Sequence[Row]) -> str | None:
     """What differs between the works that timed out at one place."""
     ops = sorted({str(r["op"]) for r in rows if r["op"]})
     sizes = sorted({(r["numel_in"], r["numel_out"]) for r in rows if r["numel_in"] is not None})
-    return _differs(ops, sizes)
+    return differing(ops, sizes)
 
 
 def _odd(rows: Sequence[Row], ranks: Sequence[int]) -> list[int]:
@@ -232,7 +172,7 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     else:
         is_whole = bool(world) and is_world and len(waiting) == world
     is_global = _is_global(rows, group)
-    finding = _hang(
+    finding = unfinished(
         facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
         is_whole=is_whole, is_global=is_global, is_traced=is_traced,
     )  # fmt: skip
@@ -240,48 +180,6 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
         return None
     return Logged(finding, frozenset(waiting), frozenset(behind or silent), members=members,
                   is_world=is_world, is_global=is_global, is_whole=is_whole)  # fmt: skip
-
-
-def _barrier(facts: Facts) -> Logged | None:
-    """Who did not reach a monitored barrier, by the rank that waited for all others."""
-    checks = facts.of("collective_checks")
-    told = [r for r in checks if r["code"] == "barrier-missed" and r["missed"]]
-    if not told:
-        return None
-    first = min(told, key=lambda r: (-len(r["missed"]), r["source_id"], r["place"]))
-    missed = sorted({int(rank) for rank in first["missed"]})
-    reached = [r for r in checks if r["code"] == "barrier-reached"]
-    waiting = sorted({0, *(int(r["group_rank"]) for r in reached if r["group_rank"] is not None)})
-    is_global = _is_by_job([*told, *reached])
-    scope = facts.scope(missed if is_global else [], [])
-    basis = "the barrier's own word"
-    if not is_global:
-        basis += "; its ranks count within a group that the log does not name"
-    waited = "" if first["waited_s"] is None else f" within {seconds(float(first['waited_s']))}"
-    confirm, remedy = _next(is_known=True, is_whole=False)
-    finding = facts.finding(
-        scope,
-        f"{_who(missed)} did not come to a monitored barrier{waited}, and the others gave up.",
-        (
-            Evidence(
-                "members that did not come",
-                float(len(missed)),
-                "count",
-                query="collective_checks",
-                rows=facts.places(told, unit="line "),
-            ),
-        ),
-        by=["log"],
-        basis=basis,
-        least=Severity.CRITICAL,
-        place=ranges(missed) if is_global else "all",
-        owner="platform",
-        keys=(),
-        confirm=(confirm,),
-        remedy=(remedy,),
-        next_capture=(FLIGHT_CAPTURE,),
-    )
-    return Logged(finding, frozenset(waiting), frozenset(missed), is_global=is_global)
 
 
 def _in_call(facts: Facts, group: str | None, sequence: int) -> set[int]:
@@ -314,28 +212,12 @@ def _told(facts: Facts) -> Logged | None:
         f"{for_long}: a call of CUDA or NCCL did not return, or a thread held the interpreter. "
         "These lines do not tell which rank the others wait for."
     )
-    confirm, remedy = _next(is_known=False, is_whole=False)
-    finding = facts.finding(
-        facts.scope([], []),
-        f"{_who(ranks)} {why}",
-        (
-            Evidence(
-                "ranks that say so",
-                float(len(ranks)),
-                "count",
-                query="watchdog",
-                rows=facts.places(rows, unit="line "),
-            ),
-        ),
-        by=["log"],
-        basis="the watchdog of the ranks, without the call that timed out",
-        least=Severity.CRITICAL,
-        place="all",
-        owner="platform",
-        keys=(),
-        confirm=(confirm,),
-        remedy=(remedy,),
-        next_capture=(FLIGHT_CAPTURE,),
+    finding = stopped(
+        facts,
+        f"{who(ranks)} {why}",
+        ("ranks that say so", ranks),
+        ("watchdog", facts.places(rows, unit="line ")),
+        "the watchdog of the ranks, without the call that timed out",
     )
     return Logged(finding, frozenset(), is_global=False)
 
@@ -390,7 +272,7 @@ def _size_of_largest(facts: Facts) -> int | None:
 def _flight(facts: Facts) -> Logged | None:
     rows = [
         r for r in facts.of("flight_calls")
-        if not r["is_finished"] and not _differs(r["ops"] or (), ())
+        if not r["is_finished"] and not differing(r["ops"] or (), ())
     ]  # fmt: skip
     stuck = [r for r in rows if r["missing_ranks"] or r["silent_ranks"]]
     chosen = min(stuck or rows, key=lambda r: (-len(r["joined_ranks"]), int(r["sequence"])),
@@ -408,163 +290,11 @@ def _flight(facts: Facts) -> Logged | None:
     if not (missing or silent or (is_all and timed_out)):
         return None
     op = (chosen["ops"] or ["collective"])[0]
-    finding = _hang(facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing,
-                  silent, [chosen], "flight_calls", is_whole=is_all)  # fmt: skip
+    finding = unfinished(
+        facts, str(op), int(chosen["sequence"]), chosen["group_name"], joined, missing, silent,
+        [chosen], "flight_calls", is_whole=is_all,
+    )  # fmt: skip
     if finding is None:
         return None
     return Logged(finding, frozenset(joined), frozenset(missing or silent),
                   members=frozenset(int(r) for r in members), is_whole=is_all)  # fmt: skip
-
-
-# ---------------------------------------------------------------- words
-
-
-def _differs(ops: Sequence[object], sizes: Sequence[object]) -> str | None:
-    if len(ops) > 1:
-        return f"operations differ ({', '.join(safe(str(o)) for o in ops)})"
-    if len(sizes) > 1 and not (ops and str(ops[0]) in VARIABLE_SIZES):
-        return "sizes differ"
-    return None
-
-
-def _hang(
-    facts: Facts,
-    op: str,
-    sequence: int,
-    group: object,
-    waiting: Sequence[int],
-    behind: Sequence[int],
-    silent: Sequence[int],
-    rows: Sequence[Row],
-    query: str,
-    *,
-    is_whole: bool,
-    is_global: bool = True,
-    is_traced: bool = False,
-) -> Finding | None:
-    if not waiting:
-        return None
-    where = f"the {safe(op)} number {sequence}" + (f" of group {safe(str(group))}" if group else "")
-    word = "ranks" if len(waiting) > 1 else "rank"
-    wait = f"{word} {ranges(waiting)} wait{'' if len(waiting) > 1 else 's'} in {where}"
-    instruments: list[Instrument] = ["log"]
-    blamed: Sequence[int] = behind
-    basis = f"{'Flight Recorder' if query == 'flight_calls' else 'the watchdog'} of the ranks"
-    candidates = Candidates()
-    if behind:
-        says = f"{_who(behind)} did not join: {wait}."
-        if is_traced:
-            says = f"{says[:-1]}; {'its trace shows' if len(behind) == 1 else 'their traces show'} "
-            says += "fewer calls than any of theirs."
-            instruments.append("host ranges")
-            basis += ", and what each rank's trace shows on the host"
-    elif silent:
-        blamed = ()
-        says = f"{_who(silent)} said nothing while {wait}: dead, or stuck on the CPU."
-        candidates = Candidates(
-            ranks=tuple(silent), hosts=facts.hosts_of(silent),
-            why="the only members that neither joined nor said anything",
-        )  # fmt: skip
-        basis += "; silence is weak evidence where logs may be missing"
-    elif is_whole:
-        says = (
-            f"All {len(waiting)} members joined {where} and it did not end: the network or a GPU, "
-            f"not a rank that stayed away."
-        )
-    else:
-        says = f"{sentence(wait)}; whether all members joined it cannot be told."
-        basis += "; how many members there are is not known"
-    if not is_global:
-        # Rank 0 of some group is not rank 0 of the job: said, but no rank of the job is named.
-        basis += "; its ranks count within a group that the log does not name"
-        blamed, candidates = (), Candidates()
-    scope = facts.scope(list(blamed), [])
-    confirm, remedy = _next(is_known=bool(behind or silent), is_whole=is_whole)
-    return facts.finding(
-        scope,
-        says,
-        (
-            Evidence(
-                f"members waiting in {safe(op)} number {sequence}",
-                float(len(waiting)),
-                "count",
-                query=query,
-                rows=facts.places(rows),
-            ),
-        ),
-        by=instruments,
-        basis=basis,
-        least=Severity.CRITICAL,
-        place=ranges(blamed) or ranges(silent) or "all",
-        owner="network" if is_whole and not (behind or silent) else "platform",
-        keys=(),
-        candidates=candidates,
-        confirm=(confirm,),
-        remedy=(remedy,),
-        next_capture=(FLIGHT_CAPTURE,),
-    )
-
-
-def _next(*, is_known: bool, is_whole: bool) -> tuple[str, str]:
-    """What would confirm it, and what mends it."""
-    if is_known:
-        return (
-            "py-spy dump --pid PID on the hosts of the ranks that did not join",
-            "fix what keeps them from the call; see their stacks",
-        )
-    if is_whole:
-        return (
-            "switch and NIC counters of the hosts; XIDs in their kernel logs",
-            "test the links between the members before the next start",
-        )
-    return (
-        "the logs of all ranks; py-spy dump --pid PID on each while it hangs",
-        "find the member that is in no log or is behind; if all joined, test the links",
-    )
-
-
-def _who(ranks: Sequence[int]) -> str:
-    return f"Rank{'' if len(ranks) == 1 else 's'} {ranges(ranks)}"
-
-
-def _mismatch(
-    facts: Facts,
-    group: object,
-    sequence: int,
-    differs: str,
-    rows: Sequence[Row],
-    ranks: Sequence[int],
-    *,
-    odd: Sequence[int] = (),
-    is_global: bool = True,
-    is_fatal: bool = False,
-    query: str | None = None,
-) -> Finding:
-    name = f" of group {safe(str(group))}" if group else ""
-    named = list(odd or ranks)
-    other = (
-        f" {_who(named)} {'does' if len(named) == 1 else 'do'} otherwise than the rest."
-        if 0 < len(named) < len(ranks)
-        else ""
-    )
-    return facts.finding(
-        facts.scope(named if is_global else [], []),
-        f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.{other}",
-        (
-            Evidence(
-                "members that disagree or are agreed against",
-                float(len(ranks)),
-                "count",
-                query=query or ("flight_calls" if "joined_ranks" in rows[0] else "watchdog"),
-                rows=facts.places(rows),
-            ),
-        ),
-        by=["log"],
-        basis="the ranks' own sequence numbers",
-        least=Severity.CRITICAL if is_fatal else Severity.MINOR,
-        place=str(sequence),
-        owner="model",
-        keys=(),
-        confirm=("TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all members call the same",),
-        remedy=("find the branch that some ranks take and others do not",),
-    )

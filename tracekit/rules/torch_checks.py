@@ -1,0 +1,77 @@
+"""What PyTorch itself checks of collectives, where it is told to.
+
+That all members come to a barrier (``monitored_barrier``), and that they call the same
+(``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracekit.rules.base import Facts, Row
+from tracekit.rules.hang_words import Logged, differing, disagreeing, stopped, who
+from tracekit.rules.nccl_facts import majority
+from tracekit.wording import ranges, seconds
+
+QUERY = "collective_checks"
+
+
+def differing_calls(facts: Facts) -> Logged | None:
+    """The first call before which PyTorch compared what its members were about to do."""
+    rows = [r for r in facts.of(QUERY) if r["code"] == "calls-differ"]
+    rows = [r for r in rows if None not in (r["group_rank"], r["other_rank"], r["sequence"])]
+    if not rows:
+        return None
+    sequence = min(int(r["sequence"]) for r in rows)
+    rows = [r for r in rows if int(r["sequence"]) == sequence]
+    calls = {int(r["group_rank"]): (r["op"], r["shape"]) for r in rows}
+    calls |= {int(r["other_rank"]): (r["other_op"], r["other_shape"]) for r in rows}
+    ops = sorted({str(op) for op, _ in calls.values() if op})
+    shapes = sorted({str(shape) for _, shape in calls.values()})
+    differs = differing(ops, shapes)
+    ranks = sorted(calls)
+    if differs is None:
+        return None
+    usual = majority(calls.values())
+    named = ranks if usual is None else [rank for rank in ranks if calls[rank] != usual]
+    is_global = _is_by_job(rows)
+    finding = disagreeing(
+        facts, None, sequence, differs, rows, ranks, odd=named, is_global=is_global,
+        is_fatal=True, query=QUERY,
+    )  # fmt: skip
+    return Logged(finding, frozenset(ranks), is_global=is_global, differs=differs)
+
+
+def _is_by_job(rows: Sequence[Row]) -> bool:
+    """Whether members other than the first show that ranks of the group are the job's: rank 0 is
+    rank 0 of many groups."""
+    pairs = [(r["world_rank"], r["group_rank"]) for r in rows if r["world_rank"] is not None]
+    return any(world for world, _ in pairs) and all(world == own for world, own in pairs)
+
+
+def barrier(facts: Facts) -> Logged | None:
+    """Who did not reach a monitored barrier, by the rank that waited for all others."""
+    checks = facts.of(QUERY)
+    told = [r for r in checks if r["code"] == "barrier-missed" and r["missed"]]
+    if not told:
+        return None
+    first = min(told, key=lambda r: (-len(r["missed"]), r["source_id"], r["place"]))
+    missed = sorted({int(rank) for rank in first["missed"]})
+    reached = [r for r in checks if r["code"] == "barrier-reached"]
+    waiting = sorted({0, *(int(r["group_rank"]) for r in reached if r["group_rank"] is not None)})
+    is_global = _is_by_job([*told, *reached])
+    basis = "the barrier's own word"
+    if not is_global:
+        basis += "; its ranks count within a group that the log does not name"
+    waited = "" if first["waited_s"] is None else f" within {seconds(float(first['waited_s']))}"
+    finding = stopped(
+        facts,
+        f"{who(missed)} did not come to a monitored barrier{waited}, and the others gave up.",
+        ("members that did not come", missed),
+        (QUERY, facts.places(told, unit="line ")),
+        basis,
+        blamed=missed if is_global else (),
+        place=ranges(missed) if is_global else "all",
+        is_known=True,
+    )
+    return Logged(finding, frozenset(waiting), frozenset(missed), is_global=is_global)

@@ -191,9 +191,13 @@ FAMILIES: tuple[Family, ...] = (
     Family("ibswinfo", 1, "ibswinfo", (
         Format("host", "state of a switch", "ibswinfo [-o vitals]", False, "time lines"),
     )),
-    Family("ipmi", 1, "ipmi", (
+    Family("ipmi", 2, "ipmi", (
         Format("host", "sensors of a machine", "ipmitool sensor, sdr, -c sdr", False,
                "time lines"),
+    )),
+    Family("redfish", 1, "redfish", (
+        Format("host", "sensors of a machine", "Redfish: Thermal, Power, Sensors, MetricReports",
+               False, "each reading or report, else time lines"),
     )),
     Family("vmstat", 2, "vmstat", (
         Format("host", "vmstat", "vmstat -t", True, "each line"),

@@ -78,12 +78,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("kernel_log", 4, "kernel_log", (
         Format("gpu", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
     ), ()),
-    Family("gpu_text", 8, "gpu_text", (
+    Family("gpu_text", 9, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
         Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
         Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,
                "timestamp, local"),
         Format("gpu", "list of links", "nvidia-smi nvlink -s", True, "collected_at lines"),
+        Format("gpu", "counts of links", "nvidia-smi nvlink -e, -gt d", False,
+               "collected_at lines"),
         Format("gpu", "list of GPUs", "nvidia-smi -L and captures of several", True, "the same"),
         Format("gpu", "dmon", "nvidia-smi dmon", False, "Date and Time, local; else rounds"),
         Format("gpu", "dmon", "dcgmi dmon", False, "rounds: job.toml says start and interval"),
@@ -91,6 +93,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
         Format("gpu", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
     ), ("dcgm", "nvidia_smi")),
+    Family("amd", 1, "amd", (
+        Format("gpu", "GPUs of AMD", "rocm-smi: CSV, JSON and its table", False,
+               "time lines, else the file's"),
+        Format("gpu", "GPUs of AMD", "amd-smi metric and monitor: JSON, text", False,
+               "time lines, else the file's"),
+    )),
     Family("topology", 2, "nccl_topology", (
         Format("gpu", "XML", "NCCL_TOPO_DUMP_FILE", False, "none: it is a description"),
     ), ()),
@@ -115,7 +123,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
     )),
-    Family("fabric", 5, "fabric", (
+    Family("fabric", 6, "fabric", (
         Format("net", "map of the fabric", "ibnetdiscover [--ports], iblinkinfo", False,
                "none needed"),
         Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),

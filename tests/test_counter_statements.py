@@ -25,7 +25,7 @@ MAY = {
     "offload": {"offload", "bursts_pcie", "bursts_network"},
     "hsdp": {"bursts_network", "throughout_nvlink"},
     "tp": {"throughout_nvlink"},
-    "tp_pp": {"bursts_network", "bursts_nvlink", "in_turn"},
+    "tp_pp": {"bursts_network", "bursts_nvlink", "stretch_nvlink", "in_turn"},
     "ep_dp": {"throughout_network"},
     "idle": set(),
     "split": {"load", "bursts_nvlink"},

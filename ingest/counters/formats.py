@@ -60,9 +60,10 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("prometheus", 6, "prometheus", (
+    Family("prometheus", 7, "prometheus", (
         Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
+        Format("gpu", "exports", "VictoriaMetrics, /api/v1/export", False, "each sample"),
         Format("net", "metrics of UFM", "UFM Telemetry, /metrics", False, "samples"),
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
@@ -140,7 +141,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "pause settings", "ethtool -a", False, "time lines"),
         Format("net", "RDMA statistics", "rdma statistic [-j] (also EFA)", False, "time lines"),
     )),
-    Family("switch_json", 3, "switch_json", (
+    Family("switch_json", 4, "switch_json", (
         Format("net", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
         Format("net", "answers of NX-OS", "NX-API", False, "time lines"),
     )),

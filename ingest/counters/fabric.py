@@ -19,7 +19,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.counters.documents import Document
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
-from tracekit.ingest.counters.rdma_names import machine_of, node_and_prefix
+from tracekit.ingest.counters.rdma_names import LANE_BITS_S, machine_of, node_and_prefix
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.lines import Line, lines, shape
 
@@ -27,11 +27,6 @@ NAME = "fabric"
 
 MAX_LINKS = 2_000_000
 """Ends of cables of one file: a fabric of 100,000 adapters with three tiers has 600,000."""
-LANE_BITS_S = {
-    "SDR": 2.5e9, "DDR": 5e9, "QDR": 10e9, "FDR10": 10e9, "FDR": 14e9, "EDR": 25e9, "HDR": 50e9,
-    "NDR": 100e9, "XDR": 200e9,
-}  # fmt: skip
-"""Speed of a lane, as the InfiniBand Trade Association names it."""
 
 _HEADS = re.compile(
     rb"^(?:switchguid|caguid|rtguid)=0x[0-9a-fA-F]"

@@ -178,6 +178,9 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "transceivers in detail", "EOS, NX-OS: transceiver detail(s)", True,
                "time lines"),
     )),
+    Family("mlxlink", 1, "mlxlink", (
+        Format("net", "state of a port", "mlxlink -c -m, as text and JSON", False, "time lines"),
+    )),
     Family("lldp", 2, "lldp", (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,
                "none needed"),

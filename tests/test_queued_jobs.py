@@ -48,7 +48,7 @@ def is_true(said: dict[str, Any], truth: Truth) -> bool:
     if way in ("bursts", "stretch", "throughout"):
         ratios = [truth.most_ratio(NAMES[name], node) for node in nodes]
         if way == "stretch":  # of the time, and none in a fifth of it and more
-            return 0.3 <= min(ratios) and max(ratios) <= 0.7
+            return bool(min(ratios) >= 0.3 and max(ratios) <= 0.7)
         return bool(max(ratios) <= 0.5 if way == "bursts" else min(ratios) >= 0.55)
     if kind == "clock_offset":
         return bool(abs(number - truth.offset_s) <= max(3 * said["error"], 0.03))

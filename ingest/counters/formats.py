@@ -119,7 +119,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "outputs of several commands", "ethtool, rdma statistic, perfquery", False,
                "time lines"),
     )),
-    Family("infiniband", 2, "infiniband", (
+    Family("infiniband", 3, "infiniband", (
         Format("net", "port counters", "perfquery", True, "time lines"),
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
@@ -134,7 +134,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False,
                "each time"),
     )),
-    Family("nic", 2, "nic", (
+    Family("nic", 3, "nic", (
         Format("net", "tree of files", "/sys/class/infiniband", True, "none"),
         Format("net", "files with values", "grep -r . /sys/class/...", True, "time lines"),
         Format("net", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),

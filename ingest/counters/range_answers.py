@@ -162,14 +162,16 @@ class Export:
             if not line.strip():
                 continue
             self.series_count += 1
-            said = _decoded(line)
-            metric = said.get("metric") if isinstance(said, dict) else None
-            values, stamps = (
-                (said.get("values"), said.get("timestamps")) if isinstance(said, dict) else (0, 0)
-            )
-            is_whole = isinstance(values, list) and isinstance(stamps, list)
-            if not is_whole or len(values) != len(stamps) or not isinstance(metric, dict):
-                self.is_cut = said is None and not line.endswith(b"\n")
+            decoded = _decoded(line)
+            said = decoded if isinstance(decoded, dict) else {}
+            metric, values, stamps = (said.get(n) for n in ("metric", "values", "timestamps"))
+            if (
+                not isinstance(metric, dict)
+                or not isinstance(values, list)
+                or not isinstance(stamps, list)
+                or len(values) != len(stamps)
+            ):
+                self.is_cut = decoded is None and not line.endswith(b"\n")
                 yield Part(self.series_count, None, *table(b""))
                 continue
             rows = [

@@ -131,10 +131,6 @@ _TOOLS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
             "Datadog's answer of a query is not read; a table with a time, a GPU or port and a "
             "header a counter is",
         ),
-        (
-            rb'\A\s*\{\s*"card\d+"\s*:\s*\{',
-            "rocm-smi states no time; `amd-smi metric --csv --watch 1` does, and is read",
-        ),
     )
 )
 """First text of what tools print that is named but not read, and what is read instead."""

@@ -315,6 +315,17 @@ def test_counters_that_cannot_show_steps_say_so(tmp_path: Path) -> None:
     assert "sampled every 1 s" in line
 
 
+def test_a_job_that_does_nothing_is_called_so(tmp_path: Path) -> None:
+    lines = ["timestamp,index,sm_active,power_w"]
+    lines += [f"{START_S + i / 10:.1f},{g},0.00{i % 2},{75 + i % 3}" for i in range(300)
+              for g in (0, 1)]  # fmt: skip
+    (tmp_path / "gpu.csv").write_text("\n".join(lines) + "\n")
+    with tracekit.open([tmp_path]) as run:
+        verdict = run.diagnose().verdict
+    assert verdict.kind == "not_enough_data"
+    assert verdict.sentence.startswith("No work is seen: ") and "2 GPUs idle" in verdict.sentence
+
+
 def test_gpus_that_idle_beside_busy_ones_are_said_with_their_numbers(tmp_path: Path) -> None:
     """At ten readings a second, behind a warm-up: the loads of all readings, and the period."""
     fine = np.concatenate([flat(30), activity(1.2, 60)])

@@ -19,13 +19,13 @@ from tracekit.derive.statements import Statement, _clocks, statements
 
 ALWAYS = {"ports", "clock_offset"}
 MAY = {
-    "dp": {"bursts_network", "bursts_nvlink"},
+    "dp": {"bursts_network", "bursts_nvlink", "stretch_network", "stretch_nvlink"},
     "accumulation": {"bursts_network", "bursts_nvlink"},
     "fsdp": {"throughout_network", "throughout_nvlink"},
     "offload": {"offload", "bursts_pcie", "bursts_network"},
     "hsdp": {"bursts_network", "throughout_nvlink"},
     "tp": {"throughout_nvlink"},
-    "tp_pp": {"bursts_network", "bursts_nvlink", "in_turn"},
+    "tp_pp": {"bursts_network", "bursts_nvlink", "stretch_nvlink", "in_turn"},
     "ep_dp": {"throughout_network"},
     "idle": set(),
     "split": {"load", "bursts_nvlink"},
@@ -306,6 +306,47 @@ def test_jobs_without_a_common_period_have_none_and_say_so() -> None:
     assert found.row["verdict"] == "none"
     (said,) = (s for s in statements({}, found) if s.kind == "independent")
     assert said.value == pytest.approx(16.3 / 11.0, rel=0.03)
+
+
+@pytest.mark.parametrize(("alike", "is_told"), [(2, True), (8, False)])
+def test_a_few_devices_that_agree_are_not_the_job(alike: int, *, is_told: bool) -> None:
+    """Two of six GPUs have one period by chance; where most have it, it is the job's."""
+    alone = [g for i, period in enumerate((9.1, 13.7, 17.9, 23.3)) for g in waves(period, 1, i)]
+    found = period_of([*waves(11.0, alike, 9), *alone], "sm_active", 1.0)
+    assert (found.row["verdict"] == "none") is is_told
+    said = [s.kind for s in statements({}, found)]
+    assert (said == ["independent"]) is is_told
+
+
+def test_devices_that_all_have_periods_of_their_own_are_independent() -> None:
+    alone = [g for i, period in enumerate((9.1, 13.7, 17.9)) for g in waves(period, 1, i)]
+    found = period_of(alone, "sm_active", 1.0)
+    assert found.row["verdict"] == "none" and "no common period" in found.row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("flows", "kind", "fits"),
+    [
+        ([(0.4, 0.97, 9e9)], "stretch_network", "gradients exchanged while the backward pass"),
+        ([(0.0, 1.0, 1.5e9), (0.4, 0.97, 3e9)], None, None),  # half of it in the rest
+        ([(0.1, 0.3, 9e9)], "bursts_network", "data parallelism or sharded states"),
+        ([(0.1, 0.2, 9e9), (0.5, 0.6, 9e9)], "bursts_network", "stages of a pipeline, or layers"),
+        ([(0.0, 0.95, 9e9)], "throughout_network", "parameters sharded over nodes"),
+    ],
+)
+def test_when_traffic_flows_within_the_period(
+    flows: list[tuple[float, float, float]], kind: str | None, fits: str | None
+) -> None:
+    times = np.arange(0.0, 100.0, 0.1)
+    phase = times / 2.0 % 1
+    flow = sum(np.where((phase >= a) & (phase < b), rate, 0.0) for a, b, rate in flows)
+    port = Readings("p", times, np.asarray(flow), "n0", "ib0")
+    row = {"verdict": "steps", "counter": "sm_active", "period_ns": 2e9, "interval_ns": 1e8}
+    part = Part(row, np.arange(0.0, 100.0, 2.0), {"g": 0.0}, {"g": "n0"})
+    said = statements({"tx_rate": [port]}, CounterPeriod(row, part.starts, (part,)))
+    told = [s for s in said if s.kind.endswith("_network")]
+    assert [s.kind for s in told] == ([kind] if kind else [])
+    assert not fits or (told[0].compatible_with or "").startswith(fits)
 
 
 def test_periods_that_are_whole_multiples_are_one_jobs() -> None:

@@ -47,8 +47,10 @@ def is_true(said: dict[str, Any], truth: Truth) -> bool:
     kind, number = said["kind"], said["value"]
     nodes = [n for n in range(truth.nodes) if f"node{n}" in said["scope"]]
     way, _, name = kind.partition("_")
-    if way in ("bursts", "throughout"):
+    if way in ("bursts", "stretch", "throughout"):
         ratios = [truth.most_ratio(NAMES[name], node) for node in nodes]
+        if way == "stretch":  # of the time, and none in a fifth of it and more
+            return bool(min(ratios) >= 0.3 and max(ratios) <= 0.7)
         return bool(max(ratios) <= 0.5 if way == "bursts" else min(ratios) >= 0.55)
     if kind == "clock_offset":
         return bool(abs(number - truth.offset_s) <= max(3 * said["error"], 0.03))

@@ -12,13 +12,14 @@ machine but its GUID.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.counters.documents import Document
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
-from tracekit.ingest.counters.rdma_names import machine_of, node_and_prefix
+from tracekit.ingest.counters.rdma_names import LANE_BITS_S, machine_of, node_and_prefix
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.lines import Line, lines, shape
 
@@ -26,11 +27,6 @@ NAME = "fabric"
 
 MAX_LINKS = 2_000_000
 """Ends of cables of one file: a fabric of 100,000 adapters with three tiers has 600,000."""
-LANE_BITS_S = {
-    "SDR": 2.5e9, "DDR": 5e9, "QDR": 10e9, "FDR10": 10e9, "FDR": 14e9, "EDR": 25e9, "HDR": 50e9,
-    "NDR": 100e9, "XDR": 200e9,
-}  # fmt: skip
-"""Speed of a lane, as the InfiniBand Trade Association names it."""
 
 _HEADS = re.compile(
     rb"^(?:switchguid|caguid|rtguid)=0x[0-9a-fA-F]"
@@ -56,10 +52,12 @@ _DESCRIPTION = re.compile(r'"([^"]{0,200})"')
 _SPEED = re.compile(r"\b(\d{1,2})x([A-Z]DR(?:10)?)\b")
 _OWNER = re.compile(r"(CA|Switch|Router): (?:(0x[0-9a-f]{1,16}) )?(\S.{0,200}):\s*$", re.I)
 _INFO = re.compile(
-    r"\s*(?:0x[0-9a-f]{1,16}\s+)?\d{1,6}\s+(\d{1,3})\[[ \w]{0,3}\] ==\(([^)]{1,80})\)==>"
-    r'\s*(?:0x[0-9a-f]{1,16}\s+)?(?:\d{1,6}\s+(\d{1,3}))?\[[ \w]{0,3}\] "([^"]{0,200})"',
+    r"\s*(?P<guid>0x[0-9a-f]{1,16}\s+)?(?P<lid>\d{1,6})\s+(?P<port>\d{1,3})\[[ \w]{0,3}\] "
+    r"==\((?P<link>[^)]{1,80})\)==>\s*(?P<peer_guid>0x[0-9a-f]{1,16}\s+)?"
+    r'(?:(?P<peer_lid>\d{1,6})\s+(?P<peer_port>\d{1,3}))?\[[ \w]{0,3}\] "(?P<peer>[^"]{0,200})"',
     re.I,
 )
+"""A line of iblinkinfo. Of the other end it prints the LID, and its GUID on demand."""
 _LISTED = re.compile(
     r"(CA|SW|RT)\s+\d{1,6}\s+(\d{1,3})\s+(0x[0-9a-f]{16})\s+(\d{1,2}x|\?{3})\s+(\S{1,10})\s+"
     r"(?:-\s+(CA|SW|RT)\s+\d{1,6}\s+(\d{1,3})\s+(0x[0-9a-f]{16})\s+"
@@ -134,14 +132,20 @@ class _Parser:
         self._reading = reading
         self._node: tuple[str, str, str] | None = None
         """Name, prefix of its ports, kind."""
+        self._guid: str | None = None
+        self._unnamed: tuple[str, str] | None = None
+        """Kind and description of a node that neither names its machine nor states its GUID."""
+        self._guids: dict[str, str | None] = {}
+        """By LID, where a node of iblinkinfo states it."""
         self._kinds: dict[str, str] = {}
         self._ends: list[End] = []
         self.too_many = 0
 
     @property
     def ends(self) -> list[End]:
-        """What was read; the kind of a peer may have been said later, in its own list."""
-        return [e._replace(peer_kind=e.peer_kind or self._kinds.get(e.peer)) for e in self._ends]
+        """What was read; the kind and the GUID of a peer may have been said later, in its list."""
+        said = (e._replace(peer=_known(e.peer, self._guids)) for e in self._ends)
+        return [e._replace(peer_kind=e.peer_kind or self._kinds.get(e.peer)) for e in said]
 
     def line(self, line: Line) -> None:
         text = line.text.rstrip()
@@ -160,20 +164,29 @@ class _Parser:
             lane_bits_s = LANE_BITS_S.get(speed[2]) if speed else None
             self._end(line, cabled[1], peer, kind, cabled[4], lanes, lane_bits_s)
         elif info := _INFO.match(text):
-            if info[4].strip() and info[3]:
-                speed = _WIDTH.match(info[2])
-                peer = _named(None, None, info[4])
-                lanes = int(speed[1]) if speed else None
-                lane_bits_s = _nominal(speed[2]) if speed else None
-                could = _could_be(text[info.end() :], lanes, lane_bits_s)
-                owner = "host" if peer[1] else None  # an adapter's name; switches have none
-                self._end(line, info[1], peer, owner, info[3], lanes, lane_bits_s, could)
-            else:
-                self._reading.good()  # a port without a cable
+            self._info(line, text, info)
         elif listed := _LISTED.match(text):
             self._listed(line, listed)
         elif "==>" in text or re.match(r"\[\d|(?:CA|SW|RT)\s+\d+\s", text):
             self._reading.bad(line.number, "no link", shape(text))
+
+    def _info(self, line: Line, text: str, info: re.Match[str]) -> None:
+        guid = info["guid"].strip().lower() if info["guid"] else None
+        self._guids.setdefault(info["lid"], guid or self._guid)
+        if self._unnamed is not None:
+            self._owner(self._unnamed[0], guid or f"LID {info['lid']}", self._unnamed[1])
+        if not info["peer"].strip() or not info["peer_port"]:
+            self._reading.good()  # a port without a cable
+            return
+        speed = _WIDTH.match(info["link"])
+        far = info["peer_guid"].strip().lower() if info["peer_guid"] else f"LID {info['peer_lid']}"
+        is_unnamed = _lacks_name(info["peer"])
+        peer = _named(None, far if is_unnamed else None, info["peer"])
+        lanes = int(speed[1]) if speed else None
+        lane_bits_s = _nominal(speed[2]) if speed else None
+        could = _could_be(text[info.end() :], lanes, lane_bits_s)
+        kind = "host" if peer[1] else None  # an adapter's name; switches have none
+        self._end(line, info["port"], peer, kind, info["peer_port"], lanes, lane_bits_s, could)
 
     def _listed(self, line: Line, listed: re.Match[str]) -> None:
         if not listed[6]:
@@ -204,6 +217,8 @@ class _Parser:
     def _owner(self, kind: str, guid: str | None, description: str) -> None:
         self._reading.good()
         said = _kind(kind, description)
+        self._guid = guid
+        self._unnamed = (kind, description) if guid is None and _lacks_name(description) else None
         self._node = (*_named(said, guid, description), said)
         self._kinds[self._node[0]] = said
 
@@ -267,6 +282,19 @@ def _named(kind: str | None, guid: str | None, description: str) -> tuple[str, s
     if kind != "switch" and (adapter := _HCA.match(text)):
         return machine_of(adapter[1], guid), f"{adapter[2]}/"
     return node_and_prefix(text, guid)
+
+
+def _lacks_name(description: str) -> bool:
+    """Whether a node is an adapter of a machine that nobody named (``localhost mlx5_0``)."""
+    text = description.strip()
+    return _named(None, "0x0", text)[0].endswith(" 0x0") and bool(_named(None, None, text)[1])
+
+
+def _known(name: str, guids: Mapping[str, str | None]) -> str:
+    """A machine that is known by its port's LID, by the GUID that its own list states."""
+    start, mark, lid = name.rpartition(" LID ")
+    guid = guids.get(lid) if mark else None
+    return f"{start} {guid}" if guid else name
 
 
 def _nominal(gigabits: str) -> float | None:

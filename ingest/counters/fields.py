@@ -260,6 +260,9 @@ _AMD_SMI = {
     "socket_power": ("power", "W"),
     "hotspot_temperature": ("gpu_temperature", "C"),
     "mem_temperature": ("memory_temperature", "C"),
+    "gfx_clk": ("sm_clock", "MHz"),
+    "vram_used": ("memory_used", "MB"),
+    "vram_total": ("memory_total", "MB"),
 }
 
 _UNITS = ("0..1", "Hz", "W", "degrees Celsius", "bytes", "bytes/s", "ns", "mJ")

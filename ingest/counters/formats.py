@@ -60,9 +60,10 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("prometheus", 6, "prometheus", (
+    Family("prometheus", 7, "prometheus", (
         Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
+        Format("gpu", "exports", "VictoriaMetrics, /api/v1/export", False, "each sample"),
         Format("net", "metrics of UFM", "UFM Telemetry, /metrics", False, "samples"),
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
@@ -80,12 +81,14 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "faults that a kernel reports", "dmesg, journalctl -k, syslog", False,
                "each line, local"),
     ), ()),
-    Family("gpu_text", 8, "gpu_text", (
+    Family("gpu_text", 9, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
         Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
         Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,
                "timestamp, local"),
         Format("gpu", "list of links", "nvidia-smi nvlink -s", True, "collected_at lines"),
+        Format("gpu", "counts of links", "nvidia-smi nvlink -e, -gt d", False,
+               "collected_at lines"),
         Format("gpu", "list of GPUs", "nvidia-smi -L and captures of several", True, "the same"),
         Format("gpu", "dmon", "nvidia-smi dmon", False, "Date and Time, local; else rounds"),
         Format("gpu", "dmon", "dcgmi dmon", False, "rounds: job.toml says start and interval"),
@@ -93,6 +96,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
         Format("gpu", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
     ), ("dcgm", "nvidia_smi")),
+    Family("amd", 1, "amd", (
+        Format("gpu", "GPUs of AMD", "rocm-smi: CSV, JSON and its table", False,
+               "time lines, else the file's"),
+        Format("gpu", "GPUs of AMD", "amd-smi metric and monitor: JSON, text", False,
+               "time lines, else the file's"),
+    )),
     Family("topology", 2, "nccl_topology", (
         Format("gpu", "XML", "NCCL_TOPO_DUMP_FILE", False, "none: it is a description"),
     ), ()),
@@ -112,12 +121,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "outputs of several commands", "ethtool, rdma statistic, perfquery", False,
                "time lines"),
     )),
-    Family("infiniband", 2, "infiniband", (
+    Family("infiniband", 3, "infiniband", (
         Format("net", "port counters", "perfquery", True, "time lines"),
         Format("net", "error report", "ibqueryerrors", False, "time lines"),
         Format("net", "db_csv", "ibdiagnet", False, "none"),
     )),
-    Family("fabric", 5, "fabric", (
+    Family("fabric", 6, "fabric", (
         Format("net", "map of the fabric", "ibnetdiscover [--ports], iblinkinfo", False,
                "none needed"),
         Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),
@@ -127,14 +136,14 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False,
                "each time"),
     )),
-    Family("nic", 2, "nic", (
+    Family("nic", 3, "nic", (
         Format("net", "tree of files", "/sys/class/infiniband", True, "none"),
         Format("net", "files with values", "grep -r . /sys/class/...", True, "time lines"),
         Format("net", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),
         Format("net", "pause settings", "ethtool -a", False, "time lines"),
         Format("net", "RDMA statistics", "rdma statistic [-j] (also EFA)", False, "time lines"),
     )),
-    Family("switch_json", 3, "switch_json", (
+    Family("switch_json", 4, "switch_json", (
         Format("net", "answers of Arista EOS", "show ... | json, eAPI", True, "time lines"),
         Format("net", "answers of NX-OS", "NX-API", False, "time lines"),
     )),
@@ -171,6 +180,9 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "transceivers in detail", "EOS, NX-OS: transceiver detail(s)", True,
                "time lines"),
     )),
+    Family("mlxlink", 1, "mlxlink", (
+        Format("net", "state of a port", "mlxlink -c -m, as text and JSON", False, "time lines"),
+    )),
     Family("lldp", 2, "lldp", (
         Format("net", "neighbours", "show lldp table, EOS and lldpcli in JSON", False,
                "none needed"),
@@ -193,9 +205,13 @@ FAMILIES: tuple[Family, ...] = (
     Family("ibswinfo", 1, "ibswinfo", (
         Format("host", "state of a switch", "ibswinfo [-o vitals]", False, "time lines"),
     )),
-    Family("ipmi", 1, "ipmi", (
+    Family("ipmi", 2, "ipmi", (
         Format("host", "sensors of a machine", "ipmitool sensor, sdr, -c sdr", False,
                "time lines"),
+    )),
+    Family("redfish", 1, "redfish", (
+        Format("host", "sensors of a machine", "Redfish: Thermal, Power, Sensors, MetricReports",
+               False, "each reading or report, else time lines"),
     )),
     Family("vmstat", 2, "vmstat", (
         Format("host", "vmstat", "vmstat -t", True, "each line"),

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.errors import InputError
@@ -42,7 +41,7 @@ from tracekit.ingest.counters.table import (
 )
 from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import lines, shape
+from tracekit.ingest.lines import shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,6 +113,36 @@ MAX_DAMAGED_RATIO = 0.1
 """Share of a block's rows up to which those unlike the others are damage, not another kind."""
 
 
+_BEFORE_HEAD = b"\xef\xbb\xbf\r\n \t"
+
+
+def _whole_lines(stream: BinaryIO, source: SourceFile) -> Iterator[bytes]:
+    """Whole lines, about BLOCK_BYTES at a time; the last one ends with a line's end too."""
+    rest = b""
+    while data := stream.read(BLOCK_BYTES):
+        whole, newline, rest = (rest + data).rpartition(b"\n")
+        if newline:
+            yield whole + newline
+        elif len(rest) > 4 * BLOCK_BYTES:
+            raise InputError(f"{source.path}: a line of more than 32 MB")
+    if rest:
+        yield rest + b"\n"
+
+
+def _sized_by_lines(
+    block: bytes, layout: Layout[Meaning], plain: Sequence[tuple[int, Meaning]],
+    sizes: Mapping[str, open_units.Sizes],
+) -> None:  # fmt: skip
+    """Take the numbers of a block line by line, of the rows that are as the header says."""
+    for text in block.decode("utf-8", "replace").split("\n"):
+        cells = cells_of(text.rstrip("\r"), layout.delimiter)
+        if len(cells) == len(layout.header):
+            for at, meaning in plain:
+                number = decimal(cells[at])
+                if number is not None:
+                    sizes[meaning.counter].add(number)
+
+
 _Column = tuple["np.ndarray", "np.ndarray | None", Meaning]
 """Numbers (NaN: none), the exact counts, and what they are."""
 
@@ -161,23 +190,14 @@ class _Reader:
 
     def _blocks(self) -> Iterator[tuple[bytes, int]]:
         """Whole lines, about BLOCK_BYTES at a time, and the number of the first."""
-        rest = b""
-        while data := self._stream.read(BLOCK_BYTES):
-            whole, newline, rest = (rest + data).rpartition(b"\n")
-            if not newline:
-                if len(rest) > 4 * BLOCK_BYTES:
-                    raise InputError(f"{self._source.path}: a line of more than 32 MB")
-                continue
+        for block in _whole_lines(self._stream, self._source):
             first = self._line + 1
-            self._line += whole.count(b"\n") + 1
-            yield whole + b"\n", first
-        if rest:
-            self._line += 1
-            yield rest + b"\n", self._line
+            self._line += block.count(b"\n")
+            yield block, first
 
     def _block(self, block: bytes, first_line: int) -> None:
         if self._layout is None:
-            head, _, block = block.lstrip(b"\xef\xbb\xbf\r\n \t").partition(b"\n")
+            head, _, block = block.lstrip(_BEFORE_HEAD).partition(b"\n")
             first_line += 1
             line = header_line(head)
             is_mapped = bool(self._source.columns)
@@ -207,13 +227,10 @@ class _Reader:
             return layout
         sizes: dict[str, open_units.Sizes] = {m.counter: open_units.Sizes() for _, m in plain}
         with self._source.open() as stream:
-            for line in islice(lines(stream), 1, None):
-                cells = cells_of(line.text, layout.delimiter)
-                if len(cells) == len(layout.header):
-                    for at, meaning in plain:
-                        number = decimal(cells[at])
-                        if number is not None:
-                            sizes[meaning.counter].add(number)
+            for number, whole in enumerate(_whole_lines(stream, self._source)):
+                block = whole if number else whole.lstrip(_BEFORE_HEAD).partition(b"\n")[2]
+                if not self._sized(block, layout, plain, sizes):
+                    _sized_by_lines(block, layout, plain, sizes)
         counters = dict(layout.counters)
         said: dict[str, list[str]] = defaultdict(list)
         for at, meaning in plain:
@@ -227,6 +244,37 @@ class _Reader:
         for unit, names in said.items():
             tell_units(self._sink, names, unit)
         return layout._replace(counters=tuple(sorted(counters.items())))
+
+    def _sized(
+        self, block: bytes, layout: Layout[Meaning], plain: Sequence[tuple[int, Meaning]],
+        sizes: Mapping[str, open_units.Sizes],
+    ) -> bool:  # fmt: skip
+        """Take the numbers of a block of which every row is as the header says; False if not."""
+        import numpy as np
+        import polars as pl
+
+        mark = layout.delimiter.encode()
+        if len(mark) != 1 or mark == b";" or b'"' in block or not block.strip():
+            return False
+        data = np.frombuffer(block, np.uint8)
+        ends = np.flatnonzero(data == ord("\n"))
+        marks = np.diff(np.searchsorted(np.flatnonzero(data == mark[0]), ends), prepend=0)
+        if not (marks == len(layout.header) - 1).all():
+            return False
+        names = [str(i) for i in range(len(layout.header))]
+        try:
+            frame = pl.read_csv(
+                block, has_header=False, new_columns=names, separator=layout.delimiter,
+                schema=dict.fromkeys(names, pl.String), columns=sorted(at for at, _ in plain),
+                encoding="utf8-lossy",
+            )  # fmt: skip
+        except pl.exceptions.PolarsError:
+            return False
+        for at, meaning in plain:
+            texts = frame[str(at)].str.strip_chars()
+            numbers = texts.cast(pl.Float64, strict=False).drop_nulls().to_numpy()
+            sizes[meaning.counter].add_many(numbers[np.isfinite(numbers)])
+        return True
 
     def _rows(self, block: bytes, first_line: int) -> None:
         import numpy as np

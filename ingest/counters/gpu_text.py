@@ -1,4 +1,4 @@
-"""Texts of nvidia-smi and dcgmi: dmon of both, ``nvlink -s``, ``topo -m``, and lists of processes.
+"""Texts of nvidia-smi and dcgmi: dmon of both, ``nvlink``, ``topo -m``, and lists of processes.
 
 Several outputs may follow each other in one file, as collectors write them; ``smi_printed`` reads
 those that are printed for people. ``dmon`` states no time unless ``-o DT`` asked for it (a local
@@ -39,6 +39,19 @@ _APPS = re.compile(r"(?=.*\bpid\b)(?=.*\bgpu_(?:uuid|bus_id)\b)[\w., \[\]%]{8,40
 """Header of ``--query-compute-apps``, in any order of its fields; accounted ones are over."""
 _GPU = re.compile(r"GPU (\d{1,4}): (.{1,120}?) \(UUID: ((?:GPU|MIG)-[0-9A-Za-z/-]+)\)")
 _LINK = re.compile(r"\s+Link (\d{1,3}): (?:([\d.]+) GB/s|<?inactive>?)", re.I)
+_LINK_COUNT = re.compile(
+    r"\s+Link (\d{1,3}): ([A-Z][\w .-]{2,50}?): (\d{1,19}|N/A|[\d.]+e[-+]?\d+)( KiB)?\s*", re.I
+)
+_LINK_COUNTERS = {
+    "replay errors": ("nvlink_replays", 1), "recovery errors": ("nvlink_recoveries", 1),
+    "crc errors": ("nvlink_crc_flit_errors", 1), "crc flit errors": ("nvlink_crc_flit_errors", 1),
+    "crc data errors": ("nvlink_crc_data_errors", 1), "rx errors": ("nvlink_link_errors", 1),
+    "link recovery successful events": ("nvlink_recoveries", 1),
+    "link recovery failed events": ("nvlink_link_failures", 1),
+    "data tx": ("nvlink_tx_bytes", 1024), "data rx": ("nvlink_rx_bytes", 1024),
+    "tx bytes": ("nvlink_tx_bytes", 1), "rx bytes": ("nvlink_rx_bytes", 1),
+}  # fmt: skip
+"""What ``nvlink -e`` and ``-gt d`` count of a link: the sum over a GPU's links is its counter."""
 SAME_READING_NS = 100_000_000
 """Rows about one GPU that are nearer to each other are of one reading: it takes milliseconds."""
 ZONE_STEP_NS = 900 * 10**9
@@ -109,6 +122,7 @@ class _Reader:
         self._gpu: Gpu | None = None
         self._links: dict[bool, int] = {}
         self._links_place = 0
+        self._link_counts: dict[str, int] = {}
         self._basis: str | None = None
         self._local = "epoch" if says_utc(source.name) else "local"
         self._processes = Processes(sink, self._samples)
@@ -158,13 +172,15 @@ class _Reader:
             self._end_list()
             self._columns = []
             self._gpu = Gpu(uuid=uuid_of(gpu[3]), nvml_index=int(gpu[1]), model=gpu[2])
-            self._links, self._links_place = {}, number
+            self._links, self._links_place, self._link_counts = {}, number, {}
             self._tables += 1
             self._samples.described(self._gpu)
         elif self._gpu is not None and (link := _LINK.match(line)):
             is_up = link[2] is not None
             self._links[is_up] = self._links.get(is_up, 0) + 1
             self._other += is_up  # its speed: links are counted only
+        elif self._gpu is not None and (counted := _LINK_COUNT.fullmatch(line)):
+            self._link_counted(counted)
         elif self._columns and line.strip() and not line.startswith("#"):
             self._row(number, line)
         elif topology.is_matrix_header(line):
@@ -447,9 +463,25 @@ class _Reader:
                 topology.write_links(self._sink, matrix, self._node)
         self._matrix = []
 
-    # --- nvlink -s
+    # --- nvlink
+
+    def _link_counted(self, counted: re.Match[str]) -> None:
+        """A number of one link, added to those of the GPU's other links."""
+        known = _LINK_COUNTERS.get(counted[2].lower())
+        if known is None or not counted[3].isdecimal() or (counted[4] is None) != (known[1] == 1):
+            self._other += counted[3] != "N/A"
+            return
+        counter, scale = known
+        self._link_counts[counter] = self._link_counts.get(counter, 0) + int(counted[3]) * scale
 
     def _end_list(self) -> None:
+        if self._gpu is not None and self._link_counts:
+            time_ns, source = self._at(None)
+            for counter, total in self._link_counts.items():
+                meaning = gpu_meaning(counter, 1.0, "nvidia-smi nvlink")
+                series = self._samples.series(self._gpu, meaning, source)
+                self._samples.add(series, meaning, self._links_place, time_ns, total, total)
+        self._link_counts = {}
         if self._gpu is not None and self._links:
             time_ns, source = self._at(None)
             for is_up, name in ((True, "nvlink_links_active"), (False, "nvlink_links_inactive")):

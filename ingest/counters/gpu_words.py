@@ -76,6 +76,8 @@ GPU = Vocabulary(
         "cumulative",
         "NVLinks that did not recover (NVLink 5).",
     ),
+    Word("nvlink_tx_bytes", "bytes", "cumulative", "NVLink, out of the GPU, over all its links."),
+    Word("nvlink_rx_bytes", "bytes", "cumulative", "NVLink, into the GPU, over all its links."),
     Word("nvlink_links_active", "count", "gauge", "NVLinks that are up."),
     Word("nvlink_links_inactive", "count", "gauge", "NVLinks that are down."),
     # Memory

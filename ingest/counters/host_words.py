@@ -47,6 +47,9 @@ def _sensors() -> list[Word]:
 HOST = Vocabulary(
     *_pressure(),
     *_sensors(),
+    Word("board_gpu_temperature", "celsius", "gauge", "GPU's, by the board's own number of it."),
+    Word("board_gpu_power", "W", "gauge", "Power of a GPU, by the board's own number of it."),
+    Word("board_gpu_energy", "mJ", "cumulative", "Energy of a GPU, likewise."),
     Word("fan_rotation", "rpm", "gauge", "Turns of a fan a minute."),
     Word("fan_speed", "ratio", "gauge", "Speed of a fan, as a share of its highest."),
     Word("switch_temperature", "celsius", "gauge", "Temperature of a switch's own chip."),

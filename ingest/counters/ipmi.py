@@ -1,8 +1,6 @@
 """Sensors of a machine's controller, as ipmitool prints them: ``sensor``, ``sdr`` and ``-c sdr``.
 
-A sensor is a name, a reading and a unit; its name is read as a table's header with that unit would
-be (``PSU1 Power In`` in W is psu1's power). GPUs that the controller watches are called by its own
-numbers, which need not be NVML's: they are left out, and counted.
+A sensor is a name, a reading and a unit; ``sensors`` says what it measures.
 """
 
 from __future__ import annotations
@@ -12,10 +10,9 @@ from typing import NamedTuple
 
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.device_headers import column_of
-from tracekit.ingest.counters.device_samples import Column
 from tracekit.ingest.counters.host_samples import HostSamples
 from tracekit.ingest.counters.samples import count_other_metrics
+from tracekit.ingest.counters.sensors import sensor_of
 from tracekit.ingest.counters.status import Reading, by_lines
 from tracekit.ingest.lines import Line
 
@@ -64,9 +61,8 @@ class _Parser:
     def __init__(self, samples: HostSamples, reading: Reading) -> None:
         self.samples = samples
         self.others = 0
-        """Numbers of sensors that are no counter here: voltages, GPUs' by the board's numbers."""
+        """Numbers of sensors that are no counter here: voltages."""
         self._reading = reading
-        self._columns: dict[tuple[str, str], Column | None] = {}
 
     def line(self, line: Line) -> None:
         text = line.text.rstrip()
@@ -81,21 +77,14 @@ class _Parser:
         if not sensor.value or not sensor.unit or sensor.value == "na":
             return
         unit = _UNITS.get(sensor.unit)
-        column = self._column(sensor.name, unit) if unit is not None else None
-        if column is None:
+        found = sensor_of(sensor.name, unit) if unit is not None else None
+        if found is None:
             self.others += 1
             return
         self.samples.sample(
-            line.number, column.meaning, sensor.value, original=sensor.name[:80], cgroup=None,
-            device=column.device or None,
+            line.number, found.meaning, sensor.value, original=sensor.name[:80], cgroup=None,
+            device=found.device,
         )  # fmt: skip
-
-    def _column(self, name: str, unit: str) -> Column | None:
-        if (name, unit) not in self._columns:
-            found = column_of(0, f"{_plain(name)} [{unit}]")
-            is_ours = isinstance(found, Column) and found.kind == "host"
-            self._columns[name, unit] = found if is_ours and isinstance(found, Column) else None
-        return self._columns[name, unit]
 
 
 def _sensor(text: str) -> _Sensor | None:
@@ -121,9 +110,3 @@ def _sensor(text: str) -> _Sensor | None:
 
 def _is_unit(text: str) -> bool:
     return text in _UNITS or text in _OTHERS
-
-
-def _plain(name: str) -> str:
-    """``PSU1 Power In`` and ``FAN_3`` as headers are written; a part alone is its usual number."""
-    text = re.sub(r"(?i)(?<![a-z])(psu|fan|cpu|dimm|nvme)[ _-]?(\d{1,4})", r"\1\2", name)
-    return f"{text} speed" if re.fullmatch(r"(?i)fan\d+", text) else text

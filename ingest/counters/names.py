@@ -17,6 +17,12 @@ _NODE = re.compile(
     r"(?:[-_]?[a-z]{0,8}[-_]?\d{1,6})(?:[-.][A-Za-z0-9-]{1,40}){0,4}?(?=$|[._ ]|-\D)",
     re.I,
 )
+_COMMAND = re.compile(
+    r"(?:(?:ethtool|perfquery|ibqueryerrors|rdma|mlxlink|nvidia[-_]?smi|amd[-_]smi|rocm[-_]smi|"
+    r"dcgmi?|ipmitool|ipmi|redfish|before|after)[-_.]+){1,3}",
+    re.I,
+)
+"""What a capture's name may begin with, before that of its machine."""
 _NODE_WITHIN = re.compile(
     r"(?<![A-Za-z0-9])((?:node|host|worker|server|dgx|hgx)[-_]?\d{1,6}"
     r"|(?:node|host)[-_][a-z])(?![A-Za-z0-9])",
@@ -58,7 +64,8 @@ def node_of_path(path: str) -> str | None:
     if len(parts) > 2 and parts[-3].startswith("tracekit-capture"):
         return parts[-2]
     for position, part in enumerate(reversed(parts[-3:])):
-        node = _NODE.match(part)
+        command = _COMMAND.match(part) if position == 0 else None
+        node = _NODE.match(part, command.end() if command else 0)
         if node:
             return node[0]
         if position == 0 and re.match(r"switch(?=[._]|$)", part):

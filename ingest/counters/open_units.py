@@ -7,7 +7,10 @@ A busy share of 87 is in percent, one of 0.87 is none; a clock of 1,980 counts M
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
 
 UNDECIDED = "neither its header nor its numbers say its unit"
 UNITS = ("0..1", "Hz", "bytes")
@@ -43,6 +46,16 @@ class Sizes:
         self.are_whole = self.are_whole and number == int(number)
         self.percents_count += number >= LEAST_PERCENT
         self.fractions_count += 0 < number < 1
+
+    def add_many(self, numbers: np.ndarray) -> None:
+        """Take others, all finite."""
+        import numpy as np
+
+        if len(numbers):
+            self.highest = max(self.highest, float(numbers.max()))
+            self.are_whole = self.are_whole and bool((numbers == np.trunc(numbers)).all())
+            self.percents_count += int((numbers >= LEAST_PERCENT).sum())
+            self.fractions_count += int(((numbers > 0) & (numbers < 1)).sum())
 
 
 class Told(NamedTuple):

@@ -316,11 +316,13 @@ class _Dump:
 
 def _read_api(stream: BinaryIO, source: SourceFile, sink: Sink) -> None:
     """The series of a matrix or vector, with or without the envelope of the HTTP API."""
-    from tracekit.ingest.counters.range_answers import Answer
+    from tracekit.ingest.counters.range_answers import Answer, Export, is_export
 
     writer = _Writer(source, sink)
     sink.fact(place_kind="row", producer="prometheus HTTP API")
-    answer = Answer(stream)
+    with source.open() as again:
+        made = Export if is_export(again.read(1 << 16)) else Answer
+    answer: Answer | Export = made(stream)
     bad_series: set[int] = set()
     bad_pairs = 0
     for part in answer.parts():

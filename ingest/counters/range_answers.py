@@ -4,6 +4,8 @@ A series is ``{"metric": {labels}, "values": [[seconds, "number"], ...]}``. Labe
 JSON; the pairs, nearly all of the file, are checked against their shape and read as a table, a few
 megabytes at a time, so that memory does not grow with the answer. Pairs that do not have that shape
 are decoded one by one, and the bad ones counted.
+
+VictoriaMetrics exports a series a line, with numbers and times (in ms) in lists of their own.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from tracekit.ingest.lines import raw_lines
+
 if TYPE_CHECKING:
     import polars as pl
 
 READ_BYTES = 4 << 20
 MAX_LABELS_BYTES = 1 << 18
 """Longest labels of a series that are found."""
+MAX_LINE_BYTES = 64 << 20
+"""Longest series of an export."""
 MAX_PAIR_BYTES = 16 << 20
 """Text in which no pair ends, from which on it is none: it would all be held."""
 
@@ -129,6 +135,53 @@ class Answer:
             self.is_cut = True
         if not given:
             yield Part(self.series_count, labels, *table(b""))
+
+
+_EXPORT = re.compile(rb'"values"\s*+:\s*+\[\s*+(?:-?\d|"|null)')
+
+
+def is_export(head: bytes) -> bool:
+    """Whether it is an export of VictoriaMetrics: values and their times as two lists."""
+    return _EXPORT.search(head) is not None
+
+
+class Export:
+    """Reads ``/api/v1/export``, a series a line; as ``Answer``."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.series_count = 0
+        self.is_cut = False
+
+    def parts(self) -> Iterator[Part]:
+        """The series, each in one part."""
+        import polars as pl
+
+        schema = {"seconds": pl.Float64, "number": pl.String}
+        for line in raw_lines(self._stream, MAX_LINE_BYTES):
+            if not line.strip():
+                continue
+            self.series_count += 1
+            decoded = _decoded(line)
+            said = decoded if isinstance(decoded, dict) else {}
+            metric, values, stamps = (said.get(n) for n in ("metric", "values", "timestamps"))
+            if (
+                not isinstance(metric, dict)
+                or not isinstance(values, list)
+                or not isinstance(stamps, list)
+                or len(values) != len(stamps)
+            ):
+                self.is_cut = decoded is None and not line.endswith(b"\n")
+                yield Part(self.series_count, None, *table(b""))
+                continue
+            rows = [
+                (t / 1000, str(v)) for t, v in zip(stamps, values, strict=True)
+                if type(t) in (int, float) and v is not None and type(v) in (int, float, str)
+            ]  # fmt: skip
+            none_count = sum(v is None for v in values)
+            frame = pl.DataFrame(rows, schema=schema, orient="row")
+            labels = {str(k): str(v) for k, v in metric.items()}
+            yield Part(self.series_count, labels, frame, len(values) - none_count - len(rows))
 
 
 def _labels(text: bytes) -> dict[str, str] | None:

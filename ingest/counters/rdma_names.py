@@ -12,6 +12,12 @@ from tracekit.ingest.counters.vocabulary import Meaning
 WORD_BYTES = 4
 """PortXmitData and PortRcvData count 32-bit words."""
 
+LANE_BITS_S = {
+    "SDR": 2.5e9, "DDR": 5e9, "QDR": 10e9, "FDR10": 10e9, "FDR": 14e9, "EDR": 25e9, "HDR": 50e9,
+    "NDR": 100e9, "XDR": 200e9,
+}  # fmt: skip
+"""Speed of a lane, as the InfiniBand Trade Association names it."""
+
 _MANAGED = re.compile(r"MF0;([^:;]{1,80}):")
 _ADAPTER = re.compile(
     r"([A-Za-z0-9][\w.-]{0,80}) ((?:mlx|hfi|bnxt|ocrdma|qib|mthca|roce)\w{1,20})$"

@@ -25,7 +25,7 @@ KIND = "switch_json"
 _EOS = re.compile(
     rb'"(?:inDiscardsTotal|intfQueueCounters|egressQueueCounters|interfaceCounters'
     rb"|ingressVoqCounters|txQueues|interfacePhyStatuses)\"\s*:\s*[\{\d]"
-    rb'|"(?:inDiscards|rxFrames|stuckCount)"\s*:\s*\d'
+    rb'|"(?:inDiscards|rxFrames|stuckCount|inUcastPkts|fcsErrors)"\s*:\s*\d'
 )
 _EOS_EMPTY = re.compile(
     rb'\s*+(?:\[\s*+)?\{\s*+"interfaces"\s*+:\s*+\{\s*+\}\s*+\}\s*+(?:\]\s*+)?\Z'
@@ -41,6 +41,32 @@ _EOS_FEC = {
     "perLaneUncorrectedFecBlocks": "fec_uncorrectable_codewords",
 }
 """Of Reed-Solomon codes, symbols lane by lane; of fire codes, blocks lane by lane."""
+_EOS_COUNTERS = {
+    "inOctets": "rx_bytes", "outOctets": "tx_bytes",
+    "inTotalPkts": "rx_packets", "outTotalPkts": "tx_packets",
+    "inUcastPkts": "rx_unicast_packets", "outUcastPkts": "tx_unicast_packets",
+    "inMulticastPkts": "rx_multicast_packets", "outMulticastPkts": "tx_multicast_packets",
+    "inBroadcastPkts": "rx_broadcast_packets", "outBroadcastPkts": "tx_broadcast_packets",
+    "inDiscards": "rx_dropped_packets", "outDiscards": "tx_dropped_packets",
+    "totalInErrors": "rx_errors", "totalOutErrors": "tx_errors",
+    "inErrors": "rx_errors", "outErrors": "tx_errors",
+    "linkStatusChanges": "link_changes", "runtFrames": "rx_runts", "giantFrames": "rx_giants",
+    "fcsErrors": "rx_crc_errors", "alignmentErrors": "rx_alignment_errors",
+    "symbolErrors": "rx_symbol_errors", "rxPause": "rx_pause_packets",
+    "txPause": "tx_pause_packets", "collisions": "tx_collisions",
+    "deferredTransmissions": "tx_deferred", "mtu": "mtu", "bandwidth": "link_speed",
+}  # fmt: skip
+"""Of ``show interfaces``, ``... counters`` and ``... counters errors``."""
+_EOS_RATES = {
+    "inBitsRate": ("rx_rate", 1 / 8), "outBitsRate": ("tx_rate", 1 / 8),
+    "inPktsRate": ("rx_packet_rate", 1), "outPktsRate": ("tx_packet_rate", 1),
+}  # fmt: skip
+_EOS_WITHIN = (
+    "interfaceCounters",
+    "inputErrorsDetail",
+    "outputErrorsDetail",
+    "interfaceStatistics",
+)
 _CLASS = re.compile(r"(?:TC|DP|UC|MC)?(\d{1,3})(-\d{1,3})?")
 
 _NXOS_NAMES = {
@@ -64,6 +90,12 @@ _NXOS_NAMES = {
     "eth_outerr": "tx_errors",
     "eth_crc": "rx_crc_errors",
     "eth_mtu": "mtu",
+    "eth_inpkts": "rx_packets",
+    "eth_outpkts": "tx_packets",
+    "eth_inpause": "rx_pause_packets",
+    "eth_outpause": "tx_pause_packets",
+    "eth_runts": "rx_runts",
+    "eth_giants": "rx_giants",
 }
 _NXOS_PORT = ("if_name_str", "interface", "if_name", "ifname")
 _NXOS_QUEUE_STATS = {
@@ -234,9 +266,10 @@ class _Parser:
                     self._add(port, counter, reading.get("value"), name, lane=lane)
 
     def _interface(self, port: str, entry: dict[str, Any]) -> None:
-        if "inDiscards" in entry or "outDiscards" in entry:
-            self._add(port, "rx_dropped_packets", entry.get("inDiscards"), "inDiscards")
-            self._add(port, "tx_dropped_packets", entry.get("outDiscards"), "outDiscards")
+        if _EOS_COUNTERS.keys() & entry.keys() or "interfaceCounters" in entry:
+            if not entry.keys() <= {"inDiscards", "outDiscards"}:
+                self._documented("What EOS counts of interfaces, in JSON,")
+            self._counters(port, entry)
             return
         for name, queue in _items(entry.get("txQueues")):
             self._class(port, "pfcwd_storms_detected", name, queue.get("stuckCount"), "stuckCount")
@@ -251,6 +284,17 @@ class _Parser:
                 total = sums.get("countersSum") if isinstance(sums, dict) else None
                 if isinstance(total, dict):
                     self._class(port, counter, name, total.get("droppedPackets"), key)
+
+    def _counters(self, port: str, entry: dict[str, Any]) -> None:
+        for name, counter in _EOS_COUNTERS.items():
+            if name in entry:
+                self._add(port, counter, entry[name], name)
+        for name, (counter, scale) in _EOS_RATES.items():
+            if name in entry:
+                self._add(port, meaning(counter)._replace(scale=scale), entry[name], name)
+        for name in _EOS_WITHIN:
+            if isinstance(entry.get(name), dict):
+                self._counters(port, entry[name])
 
     def _egress(self, port: str, queues: Any, prefix: str, key: str) -> None:
         classes = queues.get("trafficClasses") if isinstance(queues, dict) else None

@@ -79,6 +79,9 @@ WITH
         JOIN keyed_gpus() AS gpu USING (key)
         LEFT JOIN named_gpus() AS names
             ON names.attempt IS NOT DISTINCT FROM own_raw.attempt AND names.gpu_id = gpu.gpu_id
+        -- Taken for billions of rows otherwise, and then the readings are what a join holds in
+        -- memory: 1.2 GB of a third of a day. Each has a moment at least.
+        LIMIT $most_moments_count
     ),
     own AS MATERIALIZED (
         SELECT

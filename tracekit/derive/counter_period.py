@@ -44,6 +44,8 @@ MIN_FOUND = 0.8
 ALIKE = 0.25
 """How far from the period, as a share of it, such a repetition is: a reading, where four make it.
 """
+MAX_LONE = 16
+"""Devices without company whose own period is asked."""
 SAME_PERIOD = 0.02
 """Two periods, or a whole multiple of one and the other, that differ by no more are one."""
 
@@ -153,13 +155,21 @@ def _judged(
     if not periodic:
         # Noise may hide from each pair of devices what all together show.
         whole = _part([(r, 0.0) for r in moving], counter, ceiling, interval, max_p_value)
+        if whole.is_periodic:
+            return CounterPeriod(whole.row, whole.starts, (whole,), nodes)
+    if 2 * sum(len(part.lags) for part in periodic) <= len(moving):
+        # Two of many that happen to agree are not the job, where others have periods of theirs.
+        lone = [group for group in groups if group not in known][:MAX_LONE]
+        own = [_part(group, counter, ceiling, interval, max_p_value) for group in lone]
+        asked = [*periodic, *(part for part in own if part.is_periodic)]
+        if not all(have_one_period(asked[0], part) for part in asked):
+            parts, periodic = [*asked, *(p for p in parts if not p.is_periodic)], asked
+    if not periodic:
         return CounterPeriod(whole.row, whole.starts, (whole,), nodes)
     first = periodic[0]
     others = [part for part in periodic[1:] if not have_one_period(first, part)]
     if others:
-        said = "; ".join(
-            f"{_few(part)} every {part.row['period_ns'] / 1e9:.3g} s" for part in (first, *others)
-        )
+        said = some([f"{_few(p)} every {p.row['period_ns'] / 1e9:.3g} s" for p in (first, *others)])
         about = {k: first.row[k] for k in ("counter", "interval_ns")}
         row = no_period(f"{SIGNALS[counter].name} has no common period: {said}", **about)
         return CounterPeriod(

@@ -37,6 +37,9 @@ BURST_RATIO = 0.45
 """Share of the period that most bytes take at most where they come in bursts."""
 THROUGHOUT_RATIO = 0.6
 """And at least where they flow all through it."""
+REST_RATIO = 0.25
+"""Mean rate outside the stretch in which most bytes flow, over that within: up to this the rest of
+the period is without, and a stretch longer than a burst is told."""
 USUAL_RATIO = 0.5
 """Of the mean: what half of the repetitions carry at least. Less is of a part of the time alone,
 such as checkpoints now and then, or loading before the work."""
@@ -120,6 +123,8 @@ class Folded:
     bursts_count: int
     usual_ratio: float
     """Of the mean: what half of the repetitions at least carry."""
+    rest_ratio: float
+    """Mean rate of the lower part of the period over that of the higher one."""
     smeared_ratio: float
     """An interval's share of the period: by so much its mean widens what flows within it."""
 
@@ -332,22 +337,30 @@ def _traffic(
                 by_words[name, "bursts", folded.bursts_count].append((node, folded))
             elif folded.most_ratio - folded.smeared_ratio >= THROUGHOUT_RATIO:
                 by_words[name, "throughout", 0].append((node, folded))
+            elif (
+                folded.bursts_count == 1
+                and folded.explained_ratio >= MIN_FOLDED
+                and folded.rest_ratio <= REST_RATIO
+            ):
+                by_words[name, "stretch", 1].append((node, folded))
     for (name, kind, count), flows in by_words.items():
         ratio = max(f.most_ratio for _, f in flows)
         where = ", ".join(node for node, _ in flows)
         rate = sum(f.mean for _, f in flows) / len(flows) / 1e9
         amount = f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}"
+        within = f"({share(MOST)} of the bytes in {share(ratio)} of it"
         how = (
-            f"in {plural(count, 'burst')} a period ({share(MOST)} of the bytes in "
-            f"{share(ratio)} of it"
+            f"in {plural(count, 'burst')} a period {within}"
             if kind == "bursts"
+            else f"in one stretch of the period {within}, hardly any in the rest"
+            if kind == "stretch"
             else f"all through the period ({share(MOST)} of the bytes take {share(ratio)} of it"
         )
         said.append(
             Statement(
                 _TELLS[name, kind], where, "share of the period that holds 80 % of the bytes",
                 ratio, None, f"{name} traffic of {where} {how}, {amount} GB/s in the mean)",
-                _FITS.get((name, kind)), DECIDES,
+                _FITS.get((name, "several" if kind == "bursts" and count > 1 else kind)), DECIDES,
             )
         )  # fmt: skip
     return said
@@ -359,14 +372,23 @@ _WAYS = {
     "PCIe": ("pcie_tx", "pcie_rx"),
 }
 _TELLS = {
-    (name, kind): kind + "_" + name.lower() for name in _WAYS for kind in ("bursts", "throughout")
+    (name, kind): kind + "_" + name.lower()
+    for name in _WAYS
+    for kind in ("bursts", "stretch", "throughout")
 }
 _FITS = {
     ("network", "bursts"): "data parallelism or sharded states that meet once a step, or stages "
     "of a pipeline",
+    ("network", "several"): "stages of a pipeline, or layers or microbatches that exchange one "
+    "after the other",
+    ("network", "stretch"): "gradients exchanged while the backward pass computes (data "
+    "parallelism, sharded states)",
     ("network", "throughout"): "parameters sharded over nodes (FSDP, ZeRO-3), or experts, "
     "sequences or tensors split over nodes",
     ("NVLink", "bursts"): "data parallelism within the node",
+    ("NVLink", "several"): "layers or microbatches that exchange one after the other",
+    ("NVLink", "stretch"): "data, tensor, sequence or expert parallelism within the node, in a "
+    "part of each step",
     ("NVLink", "throughout"): "tensor, sequence or expert parallelism, or parameters sharded, "
     "within the node",
 }
@@ -424,11 +446,12 @@ def _folded(readings: Sequence[Readings], part: Part, node: str) -> Folded | Non
     high = means > (means.max() + means.min()) / 2
     bursts = int((high & ~np.roll(high, 1)).sum())
     explained = 1 - rest / total if total else 0.0
+    left = float(means[~high].mean() / means[high].mean()) if high.any() and not high.all() else 1.0
     smeared = float(part.row["interval_ns"] / part.row["period_ns"])
     which = np.searchsorted(starts[~np.isnan(starts)], grid[good], side="right")
     each = np.bincount(which, values) / np.maximum(np.bincount(which), 1)
     usual = float(np.median(each[np.bincount(which) > 0]) / values.mean())
-    return Folded(float(values.mean()), most, explained, bursts, usual, smeared)
+    return Folded(float(values.mean()), most, explained, bursts, usual, left, smeared)
 
 
 def _lag(part: Part, gpu: Readings) -> float | None:

@@ -29,8 +29,8 @@ LOADS = {
     "gpu_utilisation": "utilisation",
 }
 STATED = (
-    "independent", "in_turn", "offload", "apart", "bursts_network", "throughout_network",
-    "bursts_nvlink", "throughout_nvlink",
+    "independent", "in_turn", "offload", "apart", "bursts_network", "stretch_network",
+    "throughout_network", "bursts_nvlink", "stretch_nvlink", "throughout_nvlink",
 )  # fmt: skip
 """Statements of counters that the verdict tells, the most telling first."""
 MAX_STATED = 3
@@ -335,6 +335,14 @@ def _counters_alone(
     facts: Facts, rules_run: Sequence[str], findings: Sequence[Finding]
 ) -> Judgement:
     """Counters without a trace: what the rules that could read them found, if any could."""
+    loads = {row["load"] for row in facts.of("counter_profile")}
+    if loads == {"idle"} and not findings:
+        return say(
+            "not_enough_data",
+            "No work is seen: there are only counters, and nothing runs in what they cover."
+            f"{_loads(facts)}",
+            "look why nothing runs (the job's log, its queue), or give readings of while it ran",
+        )
     only = f"there are only counters, {_shown(facts)}"
     readers = {r.name for r in RULES if set(r.queries) & set(COUNTER_QUERIES)}
     if readers & set(rules_run):

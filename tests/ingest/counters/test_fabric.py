@@ -167,3 +167,28 @@ def test_ufm_lists_links_between_machines_or_their_guids() -> None:
         ("leaf01", "1", "gpu-01", "mlx5_0")
     ]
     assert sink.counters["bad_record"] == 1
+
+
+LOCAL = """\
+CA: localhost mlx5_0:
+      0xb8599f0300000010     14    1[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      12    7[  ] "MF0;leaf04:MQM8700/U1" ( )
+CA: localhost mlx5_0:
+      0xb8599f0300000020     15    1[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      12    8[  ] "MF0;leaf04:MQM8700/U1" ( )
+Switch: 0xe41d2d0300062400 MF0;leaf04:MQM8700/U1:
+          12    7[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      14    1[  ] "localhost mlx5_0" ( )
+          12    8[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      15    1[  ] "localhost mlx5_0" ( )
+          12    9[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      16    1[  ] "localhost mlx5_0" ( )
+          12   10[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      17    1[  ] "gpu-11 mlx5_0" ( )
+"""  # noqa: E501
+
+
+def test_machines_that_nobody_named_are_told_apart_by_guid_or_lid() -> None:
+    """iblinkinfo prints the other end's LID alone; its GUID stands in the adapter's own list."""
+    rows = ingest(LOCAL, "fabric", "iblinkinfo.txt").rows("fabric_link")
+    near = {(r["node"], r["peer"]) for r in rows}
+    first, second = "localhost 0xb8599f0300000010", "localhost 0xb8599f0300000020"
+    assert near == {
+        (first, "leaf04"), (second, "leaf04"), ("leaf04", first), ("leaf04", second),
+        ("leaf04", "localhost LID 16"), ("leaf04", "gpu-11"),
+    }  # fmt: skip
+    assert {r["peer_port"] for r in rows if r["node"] == "leaf04"} == {"mlx5_0/1"}

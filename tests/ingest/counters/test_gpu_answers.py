@@ -243,3 +243,19 @@ def test_a_series_whose_samples_stand_elsewhere_is_counted() -> None:
     sink = ingest(api(answer("DCGM_FI_DEV_SM_CLOCK", [(1.0, "1980")]), odd))
     assert sink.counters["bad_series"] == 1
     assert sink.facts["status"] == "partial"
+
+
+def test_an_export_of_victoriametrics_has_values_and_times_in_two_lists() -> None:
+    whose = {"gpu": "0", "Hostname": "gpu-11", "UUID": "GPU-1"}
+    lines = [
+        {"metric": whose | {"__name__": "DCGM_FI_DEV_POWER_USAGE"},
+         "values": [688.12, None, 690.5], "timestamps": [1784016758123, 1784016768123,
+                                                         1784016778123]},
+        {"metric": whose | {"__name__": "DCGM_FI_DEV_GPU_TEMP"}, "values": [61, 62],
+         "timestamps": [1784016758123]},
+    ]  # fmt: skip
+    text = "\n".join(map(json.dumps, lines)) + '\n{"metric":{"__name__":"x"},"val'
+    sink = ingest(text, "export.jsonl", "prometheus_api")
+    rows = sink.rows("gpu_sample", "counter", "time_ns", "value")
+    assert rows == [("power", 1784016758123000000, 688.12), ("power", 1784016778123000000, 690.5)]
+    assert sink.counters["bad_series"] == 2 and sink.facts["status"] == "partial"

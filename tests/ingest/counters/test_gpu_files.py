@@ -302,6 +302,24 @@ def test_links_of_every_gpu_are_counted() -> None:
     assert values(ingest(text), "nvlink_links_inactive") == [1]
 
 
+def test_counts_of_links_are_those_of_their_gpu() -> None:
+    """nvlink -e of NVLink 4 and 5, and -gt d: each the sum over the GPU's links."""
+    text = (
+        "2026-07-14T08:12:38Z\nGPU 0: A (UUID: GPU-aaaa)\n"
+        "\t Link 0: Replay Errors: 2\n\t Link 0: CRC Errors: 7\n\n\t Link 1: Replay Errors: 10\n"
+        "\t Link 1: Data Tx: 3 KiB\n\t Link 1: Raw Tx: 9 KiB\n\t Link 0: Data Rx: N/A\n"
+        "GPU 1: B (UUID: GPU-bbbb)\n\t Link 0: Rx bytes: 5\n\t Link 0: Symbol BER: 15e-255\n"
+        "\t Link 0: Link recovery failed events: 1\n"
+    )
+    sink = ingest(text)
+    rows = {(r["nvml_index"], r["counter"], r["counted"]) for r in sink.rows("gpu_sample")}
+    assert rows == {
+        (0, "nvlink_replays", 12), (0, "nvlink_crc_flit_errors", 7), (0, "nvlink_tx_bytes", 3072),
+        (1, "nvlink_rx_bytes", 5), (1, "nvlink_link_failures", 1),
+    }  # fmt: skip
+    assert sink.counters["other_metric"] == 2
+
+
 def test_the_xml_dump_gives_the_gpu_and_not_its_instances() -> None:
     sink = real("nvidia_smi/a100-sxm4-v12.xml")
     found = {r["counter"]: r["value"] if r["value"] is not None else r["counted"]

@@ -58,10 +58,11 @@ def test_readings_have_the_times_that_stand_between_them() -> None:
     assert fans == [(1784016758, 8400.0), (1784016768, 8500.0)]
 
 
-def test_voltages_and_the_boards_own_numbers_of_gpus_are_counted() -> None:
+def test_voltages_are_counted_and_gpus_stay_the_boards_own() -> None:
     sink = ingest(SENSOR, "ipmi", "node7-bmc.txt")
-    assert len(sink.rows("host_sample")) == 4
-    assert sink.counters["other_metric"] == 3
+    rows = sink.rows("host_sample", "device", "counter", "value")
+    assert len(rows) == 5 and ("GPU0", "board_gpu_temperature", 55.0) in rows
+    assert sink.counters["other_metric"] == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_sink import source_of
 from net_cases import SHARED, golden, ingest, ingest_path, table
+
+from tracekit.ingest import recognise
 
 EOS: dict[str, tuple[Any, str]] = {
     "pfc": (
@@ -421,3 +424,33 @@ def test_queues_of_eos() -> None:
     assert sink.counters == {"bad_record": 1}
     rows = [line.split()[4:] for line in text.splitlines() if " TC" in line]
     assert Counter(sink.rows("net_sample", "counted")) == Counter(int(n) for r in rows for n in r)
+
+
+def test_show_interfaces_of_eos_in_json_and_its_errors() -> None:
+    """eAPI's answer to two commands: each interface's own counters, those within, and rates."""
+    port = {
+        "lineProtocolStatus": "up", "mtu": 9214, "bandwidth": 400_000_000_000,
+        "interfaceCounters": {
+            "inOctets": 8812345678901, "outUcastPkts": 110034, "outDiscards": 1009,
+            "inputErrorsDetail": {"fcsErrors": 17, "rxPause": 55},
+            "counterRefreshTime": 1784016758.1,
+        },
+        "interfaceStatistics": {"updateInterval": 300.0, "inBitsRate": 151234567890.5},
+    }  # fmt: skip
+    errors = {"Ethernet1/2": {"inErrors": 3, "symbolErrors": 5, "frameErrorsTotal": 9}}
+    answers = [{"interfaces": {"Ethernet1/1": port}}, {"interfaces": errors}]
+    text = json.dumps({"jsonrpc": "2.0", "id": "1", "result": answers})
+    assert recognise(source_of(text.encode(), "leaf1.json")).ingestor == "switch_json"
+    sink = ingest(text, "switch_json", "leaf1.json")
+    said = {(r["port"], r["counter"]): r["value"] if r["counted"] is None else r["counted"]
+            for r in sink.rows("net_sample")}  # fmt: skip
+    assert said == {
+        ("Ethernet1/1", "mtu"): 9214, ("Ethernet1/1", "link_speed"): 4e11,
+        ("Ethernet1/1", "rx_bytes"): 8812345678901, ("Ethernet1/1", "tx_unicast_packets"): 110034,
+        ("Ethernet1/1", "tx_dropped_packets"): 1009, ("Ethernet1/1", "rx_crc_errors"): 17,
+        ("Ethernet1/1", "rx_pause_packets"): 55,
+        ("Ethernet1/1", "rx_rate"): 151234567890.5 / 8, ("Ethernet1/2", "rx_errors"): 3,
+        ("Ethernet1/2", "rx_symbol_errors"): 5,
+    }  # fmt: skip
+    assert sink.counters["other_metric"] == 3
+    assert sink.counters["parsed_from_documentation"] == 1

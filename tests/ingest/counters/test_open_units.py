@@ -87,3 +87,20 @@ def test_a_comma_may_be_decimal() -> None:
 def test_what_breaks_off_or_holds_no_number_decides_nothing() -> None:
     sink = reading("util", [["N/A", 55], ["x", 60]])
     assert values(sink, "gpu_utilisation") == [0.55, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_read"),
+    [(["0.5", " 0.25", "1.0"], True), (["0.5", "87", "3"], True), (["0.2", "0.3", "nan"], False),
+     (["[N/A]", "0.1", "x"], False), (["3", "", "1e1"], True)],
+)  # fmt: skip
+def test_blocks_and_lines_tell_one_unit(numbers: list[str], is_read: bool) -> None:
+    """A table whose rows are whole is taken a block at a time, one with quotes line by line."""
+    told = []
+    for mark in ("", '"'):
+        rows = [f"2026-07-14T08:12:{n:02d}Z,{mark}0{mark},70,{v}" for n, v in enumerate(numbers)]
+        text = "\n".join(["time,gpu,temperature_c,gpu_utilisation", *rows])
+        sink = ingest(source_of(text.encode(), "x.csv"), "gpu_csv")
+        told.append((values(sink, "gpu_utilisation"), sink.counters))
+    assert told[0] == told[1]
+    assert bool(told[0][0]) is is_read

@@ -20,6 +20,8 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -90,7 +92,7 @@ class Kept:
 
     def add(self, query: Query, params: Mapping[str, object], rows: Rows) -> None:
         """Keep the rows of a query from now on."""
-        columns = [[row[c.name] for row in rows] for c in query.columns]
+        columns = [[*map(itemgetter(c.name), rows)] for c in query.columns]
         if _are_of(query, columns):
             label = _label(query, params)
             self._columns[label] = columns
@@ -210,9 +212,13 @@ def _fits(type_: str, values: Sequence[Any]) -> bool:
     """Whether all values are null or of a DuckDB type."""
     if type_.endswith("[]"):
         lists = [v for v in values if v is not None]
-        inner = type_.removesuffix("[]")
-        return all(type(v) is list for v in lists) and _fits(inner, [v for w in lists for v in w])
+        if not set(map(type, lists)) <= {list}:
+            return False
+        return _fits(type_.removesuffix("[]"), [*chain.from_iterable(lists)])
     kind = _KINDS.get(type_)
     if kind is None or not set(map(type, values)) <= {kind, NoneType}:
         return False
-    return kind is not int or all(v is None or -_INT64 <= v < _INT64 for v in values)
+    if kind is not int:
+        return True
+    numbers = [v for v in values if v is not None]
+    return not numbers or (min(numbers) >= -_INT64 and max(numbers) < _INT64)

@@ -116,19 +116,35 @@ WITH
         FROM own
         GROUP BY attempt
     ),
+    -- What a reading needs to be told its moment, so that readings are joined once. By way of a
+    -- list: planned as the trillions of rows that joins by such keys are taken for, all readings
+    -- would be put into the join's hash table instead of these.
+    placed AS MATERIALIZED (
+        SELECT unnest(placed_list, recursive := true)
+        FROM (
+            SELECT
+                list({
+                    'own_key': numbered.own_key,
+                    'series': numbered.series,
+                    'origin_ns': steps.origin_ns,
+                    'moment_ns': steps.moment_ns
+                }) AS placed_list
+            FROM numbered
+            JOIN steps ON steps.attempt IS NOT DISTINCT FROM numbered.attempt
+        )
+    ),
     -- Named before they are grouped: grouped twice, millions of moments would not fit the memory.
     moments AS MATERIALIZED (
         SELECT
-            numbered.series,
-            CAST((readings.time_ns - steps.origin_ns) // steps.moment_ns AS INTEGER) AS moment,
+            placed.series,
+            CAST((readings.time_ns - placed.origin_ns) // placed.moment_ns AS INTEGER) AS moment,
             sum(readings.value) / count(*) AS value,
             max(readings.value) AS max_value,
             min(readings.source_id * 1099511627776 + readings.place) AS spot
         FROM readings
-        JOIN steps ON steps.attempt IS NOT DISTINCT FROM readings.attempt
-        JOIN numbered ON numbered.own_key = hash(readings.key, readings.counter)
+        JOIN placed ON placed.own_key = hash(readings.key, readings.counter)
         WHERE readings.time_ns IS NOT NULL
-        GROUP BY numbered.series, moment
+        GROUP BY placed.series, moment
     ),
     busy AS (
         SELECT DISTINCT series & 4294967295 AS gpu, moment, true AS is_busy

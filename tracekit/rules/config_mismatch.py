@@ -23,6 +23,7 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import chain
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts, Rule, RuleOutcome
@@ -76,7 +77,7 @@ def _stated(
 ) -> dict[str, list[tuple[str, Signal]]]:
     """What each process states, by what it is about; one value a process."""
     stated: dict[str, dict[object, tuple[str, Signal]]] = defaultdict(dict)
-    for signal in nccl.signals:
+    for signal in chain.from_iterable(map(nccl.of, ("version", "network", "env"))):
         if signal.process not in processes:
             continue
         given = signal.given

@@ -26,7 +26,8 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding
@@ -63,13 +64,14 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
         if any(events[e]["active_count"] or events[e]["held_ns"] for e in HELD if e in events)
     }
     findings = []
+    held = _held_by_model(counters)
     for gpu, counted in sorted(counters.items()):
         row = counted.get("compute_processes")
         # A container shows nobody the processes of others, its own among them: none is no answer.
         if row is not None and row["max_value"] >= 1:
             if row["max_value"] >= limits.min_processes_count > (row["peer_value"] or 0.0):
                 findings.append(gpus.priced(facts, _by_processes(facts, limits, row)))
-        elif gpu not in throttled and _has_more(gpu, counters, limits):
+        elif gpu not in throttled and _has_more(counted, held, limits):
             made = gpus.priced(facts, _by_memory(facts, limits, counted["memory_used"]))
             if made.impact.s_per_step is not None:  # memory alone accuses nobody
                 findings.append(
@@ -81,27 +83,34 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
 HELD = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
 
 
+def _held_by_model(counters: Mapping[str, Mapping[str, Row]]) -> dict[object, list[float]]:
+    """Memory that each GPU holds, by model, the most first."""
+    held: dict[object, list[float]] = defaultdict(list)
+    for counted in counters.values():
+        memory = counted.get("memory_used")
+        if memory is not None and memory["p50_value"] is not None:
+            held[memory["model"]].append(float(memory["p50_value"]))
+    return {model: sorted(values, reverse=True) for model, values in held.items()}
+
+
 def _has_more(
-    gpu: str, counters: Mapping[str, Mapping[str, Row]], limits: GpuContentionThresholds
+    counted: Mapping[str, Row],
+    held: Mapping[object, Sequence[float]],
+    limits: GpuContentionThresholds,
 ) -> bool:
     """Whether a GPU holds more memory than every other of its model, at a clock like theirs."""
-    memory = counters[gpu].get("memory_used")
+    memory = counted.get("memory_used")
     if memory is None or memory["p50_value"] is None:
         return False
-    others = [
-        float(c["memory_used"]["p50_value"])
-        for g, c in counters.items()
-        if g != gpu
-        and "memory_used" in c
-        and c["memory_used"]["model"] == memory["model"]
-        and c["memory_used"]["p50_value"] is not None
-    ]
-    lost = gpus.clock_lost(counters[gpu])
-    if len(others) < limits.min_peers_count or lost is None or lost[0] < limits.min_clock_ratio:
+    own, values = float(memory["p50_value"]), held[memory["model"]]
+    lost = gpus.clock_lost(counted)
+    if len(values) <= limits.min_peers_count or lost is None or lost[0] < limits.min_clock_ratio:
         return False
-    more = float(memory["p50_value"]) - max(others)
+    if own < values[0]:
+        return False
+    more = own - values[1]
     return bool(
-        more >= limits.min_more_memory_bytes and more >= limits.min_more_memory_ratio * max(others)
+        more >= limits.min_more_memory_bytes and more >= limits.min_more_memory_ratio * values[1]
     )
 
 

@@ -109,11 +109,6 @@ class Nccl:
         return self.facts.once("nccl_comms", _members)
 
     @cached_property
-    def signals(self) -> list[Signal]:
-        """Messages."""
-        return self.facts.once("nccl_signals", _signals)
-
-    @cached_property
     def links(self) -> list[Link]:
         """Connections."""
         return self.facts.once("nccl_topology", _links)
@@ -127,14 +122,6 @@ class Nccl:
         return dict(members)
 
     @cached_property
-    def by_code(self) -> dict[str, list[Signal]]:
-        """Messages by kind."""
-        signals: dict[str, list[Signal]] = defaultdict(list)
-        for signal in self.signals:
-            signals[signal.code].append(signal)
-        return dict(signals)
-
-    @cached_property
     def by_node(self) -> dict[str | None, list[Member]]:
         """Members by machine."""
         members: dict[str | None, list[Member]] = defaultdict(list)
@@ -144,7 +131,7 @@ class Nccl:
 
     def of(self, code: str) -> list[Signal]:
         """Messages of a kind."""
-        return self.by_code.get(code, [])
+        return self.facts.once("nccl_signals", _Signals).of(code)
 
     def of_processes(self, code: str, processes: Collection[Process]) -> list[Signal]:
         """Messages of a kind that these processes printed, in the order of ``of``."""
@@ -298,8 +285,20 @@ def _links(rows: Sequence[Row]) -> list[Link]:
     return [_link(r) for r in rows]
 
 
-def _signals(rows: Sequence[Row]) -> list[Signal]:
-    return [_signal(r) for r in rows]
+class _Signals:
+    """Messages, of which only the kinds that a rule asks for become objects: most of them say on
+    every rank what no rule asks."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            self._rows[str(row["code"])].append(row)
+        self._made: dict[str, list[Signal]] = {}
+
+    def of(self, code: str) -> list[Signal]:
+        if code not in self._made:
+            self._made[code] = [_signal(r) for r in self._rows.get(code, ())]
+        return self._made[code]
 
 
 def _member(r: Row) -> Member:

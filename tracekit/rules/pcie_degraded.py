@@ -30,6 +30,7 @@ Source
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -92,10 +93,14 @@ def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
         for gpu, gauges in growth.items()
         if "pcie_replays" in gauges
     }
+    ordered = sorted(replays.values())
     for gpu, count in sorted(replays.items()):
-        others = [c for g, c in replays.items() if g != gpu]
+        if count < limits.min_replays_count:
+            continue
+        own = bisect_left(ordered, count)
+        others = ordered[:own] + ordered[own + 1 :]
         usual = median(others) if others else 0.0
-        if count >= limits.min_replays_count and count >= limits.min_ahead_ratio * usual:
+        if count >= limits.min_ahead_ratio * usual:
             findings.setdefault(gpu, _replays(facts, limits, growth[gpu]["pcie_replays"], usual))
     for row in events:
         findings.setdefault(str(row["gpu_id"]), _event(facts, row))

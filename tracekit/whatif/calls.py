@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -279,11 +278,9 @@ def settled_clocks(
     def edges(clock: int) -> Iterator[tuple[int, float, int, int, int]]:
         """What bounds others by this clock, the best first: with how much their ends scatter, and
         by how much they come later. Looked at when it is asked for: of all pairs few are."""
-        for bound, alike in groupby(near.best_first(clock), key=itemgetter(0)):
+        for bound, alike in near.best_first(clock):
             told = []
-            for _, other in alike:
-                if other in shifts:
-                    continue
+            for other in alike:
                 pair = min(clock, other), max(clock, other)
                 known = ends.apart(*pair, everywhere=pair in pairs)
                 if known is not None:
@@ -300,6 +297,7 @@ def settled_clocks(
         if clock not in shifts:
             shift = shifts.get(against, 0) + max(-bound, min(bound, by))
             shifts[clock] = max(-errors[clock], min(errors[clock], shift))
+            near.leave_out(clock)
             _push(heap, edges(clock))
         _push(heap, others)
     return {c: ns for c, ns in shifts.items() if ns}
@@ -321,14 +319,34 @@ class _Near:
         count = len(bounds)
         pairs = np.fromiter(chain.from_iterable(bounds), np.int64, 2 * count).reshape(count, 2)
         bound = np.tile(np.fromiter(bounds.values(), np.int64, count), 2)
-        clock, other = np.concatenate([pairs, pairs[:, ::-1]]).T
+        self._clocks, numbers = np.unique(pairs, return_inverse=True)
+        numbers = numbers.reshape(pairs.shape)
+        clock, other = np.concatenate([numbers, numbers[:, ::-1]]).T
         order = np.lexsort((other, bound, clock))
-        self._clock, self._bound, self._other = clock[order], bound[order], other[order]
+        self._bound, self._other = bound[order], other[order]
+        self._first = np.searchsorted(clock[order], np.arange(len(self._clocks) + 1))
+        self._is_left_out = np.zeros(len(self._clocks), np.bool_)
 
-    def best_first(self, clock: int) -> Iterator[tuple[int, int]]:
-        """Bounds and the other clocks, the least first."""
-        first, end = np.searchsorted(self._clock, (clock, clock + 1)).tolist()
-        return zip(self._bound[first:end].tolist(), self._other[first:end].tolist(), strict=True)
+    def leave_out(self, clock: int) -> None:
+        """Say no more of a clock."""
+        self._is_left_out[self._clocks == clock] = True
+
+    def best_first(self, clock: int) -> Iterator[tuple[int, list[int]]]:
+        """Bounds, the least first, and the other clocks of each: those that are not left out when
+        it is asked for."""
+        number = int(np.searchsorted(self._clocks, clock))
+        if number == len(self._clocks) or self._clocks[number] != clock:
+            return
+        mine = slice(self._first[number], self._first[number + 1])
+        bounds, others = self._bound[mine], self._other[mine]
+        at = 0
+        while at < len(bounds):
+            left = at + np.flatnonzero(~self._is_left_out[others[at:]])
+            if not len(left):
+                return
+            bound = bounds[left[0]]
+            at = int(np.searchsorted(bounds, bound, side="right"))
+            yield int(bound), self._clocks[others[left[left < at]]].tolist()
 
 
 class _Ends:

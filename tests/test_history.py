@@ -183,6 +183,15 @@ def test_steps_of_ones_own_loop_that_begin_anew_are_counted_over_its_epochs() ->
     assert not found
 
 
+def test_batches_of_epochs_without_a_length_are_counted_over_all() -> None:
+    """As MXNet and ESPnet print them."""
+    said = [(epoch, step) for epoch in range(4) for step in range(50, 501, 50)]
+    steps, found = told([r | {"format": "mxnet"} for r in plain(*said)])
+    assert {s["start_number"] for s in steps} == {1}
+    assert steps[-1]["step"] == 3 * 550 + 500
+    assert found == []
+
+
 def test_a_line_that_is_printed_twice_is_timed_by_either() -> None:
     rows = plain(*((0, step) for step in range(0, 600, 10)))
     twice = [

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 BAR = "tqdm"
-PLAIN = "plain"
+OF_ONES_OWN = ("plain", "counted")
 MAX_FALLS_RATIO = 0.05
 """Of the lines of a loop of somebody's own: where its number falls more often, it counts something
 else than the job's steps."""
@@ -358,7 +358,7 @@ def _log(source_id: int, given: _Rows, corrections: Mapping[int, Correction]) ->
         return None
     step = _over_epochs(rows)
     falls = int((np.diff(step) < -JITTER_STEPS).sum())
-    if rows.format == PLAIN and falls > MAX_FALLS_RATIO * rows.lines_count:
+    if rows.format in OF_ONES_OWN and falls > MAX_FALLS_RATIO * rows.lines_count:
         return None
     start = np.concatenate([[0], np.cumsum(np.diff(step) < -JITTER_STEPS)])
     # Within a start only what is new counts: starts are lifted apart, so that one maximum does.
@@ -424,7 +424,8 @@ def _over_epochs(rows: _Rows) -> Ints:
     import numpy as np
 
     step, epoch, length = rows.step, rows.epoch, rows.total
-    if rows.format == PLAIN and (epoch >= 0).all():
+    has_lengths = rows.has_epochs and rows.format not in OF_ONES_OWN
+    if rows.format != BAR and not has_lengths and (epoch >= 0).all():
         is_next, moved = np.diff(epoch) > 0, np.diff(step)
         if is_next.any() and (moved[is_next] > 0).all():
             return step  # they count on

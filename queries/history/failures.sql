@@ -21,8 +21,8 @@
 -- column: signal VARCHAR : Signal that ended it, such as SIGKILL.
 -- column: exception VARCHAR : Type of its first Python exception.
 -- column: says VARCHAR : What that is about: peer_lost, timeout, mismatch (of collectives: each
---     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed, or of
---     CUDA what went wrong; null: something else.
+--     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed,
+--     address_in_use, no_gpu, or of CUDA what went wrong; null: something else.
 -- column: file VARCHAR : File of the program's own last frame.
 -- column: line INTEGER : Line in that file.
 -- column: function VARCHAR : Function.

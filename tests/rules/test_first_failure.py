@@ -318,3 +318,10 @@ def test_what_a_host_lacks_is_its_platform_s(says: str, words: str) -> None:
     (finding,) = found(failed(1, exception="RuntimeError", says=says))
     assert words in finding.summary
     assert finding.owner == "platform"
+
+
+def test_one_that_alone_was_interrupted_is_a_candidate() -> None:
+    lost = [failed(r, "peer_lost", exception="RuntimeError") for r in (0, 2, 3)]
+    interrupted = failed(1, "terminated", exception="KeyboardInterrupt", signal="SIGINT")
+    (finding,) = found(*lost, interrupted)
+    assert finding.candidates.ranks == (1,)

@@ -339,7 +339,8 @@ def _silent(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]
     Who waits in vain or loses a peer raises an exception; who stands still elsewhere does not.
     """
     waited = {r["rank"] for r in victims if r["follows"] in ("peer_lost", "timeout")}
-    ended = {r["rank"] for r in victims if r["follows"] == "terminated" and r["exception"] is None}
+    quiet = (None, "KeyboardInterrupt")  # as Python takes SIGINT
+    ended = {r["rank"] for r in victims if r["follows"] == "terminated" and r["exception"] in quiet}
     if None in waited | ended or waited & ended:
         return []
     if len(ended) > limits.max_silent_ratio * len(waited):

@@ -472,8 +472,10 @@ def _elapsed(groups: Collection[str]) -> pl.Expr:
     if "elapsed_words" in groups:
         said = pl.col("elapsed_words").str
         units = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
-        parts = [said.extract(rf"(\d+){u}").cast(pl.Int64).fill_null(0) * s for u, s in units]
-        return pl.when(pl.col("elapsed_words").is_not_null()).then(sum(parts)) * 1_000_000_000
+        seconds = pl.sum_horizontal(
+            said.extract(rf"(\d+){unit}").cast(pl.Int64).fill_null(0) * s for unit, s in units
+        )
+        return pl.when(pl.col("elapsed_words").is_not_null()).then(seconds) * 1_000_000_000
     if "elapsed" not in groups:
         return pl.lit(None, pl.Int64)
     text = pl.col("elapsed").str

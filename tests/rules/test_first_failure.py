@@ -299,7 +299,7 @@ def test_one_that_no_line_tells_of_is_a_candidate_where_the_others_waited_in_vai
 
 
 def test_ranks_that_raise_the_same_at_the_same_place_failed_alike() -> None:
-    at = {"exception": "KeyError", "file": "train.py", "line": 48, "function": "main"}
+    at: Row = {"exception": "KeyError", "file": "train.py", "line": 48, "function": "main"}
     own = [failed(r, **at, is_root=r == 1) for r in (1, 3)]
     (finding,) = found(*own, failed(0, "peer_lost", exception="RuntimeError"))
     assert finding.summary == (

@@ -10,6 +10,7 @@ import pytest
 from logged_rules import asked, episode_of
 from source_tables import database
 
+from soaks import examples
 from tracekit.catalog import find
 from tracekit.derive.episodes import MIN_OUTLIER_STEPS
 from tracekit.derive.history import history
@@ -181,6 +182,15 @@ def test_steps_of_ones_own_loop_that_begin_anew_are_counted_over_its_epochs() ->
     assert [s["step"] for s in steps] == list(range(0, 600, 10))
     assert {s["steps_count"] for s in steps[1:]} == {10}
     assert not found
+
+
+def test_batches_of_epochs_without_a_length_are_counted_over_all() -> None:
+    """As MXNet and ESPnet print them."""
+    said = [(epoch, step) for epoch in range(4) for step in range(50, 501, 50)]
+    steps, found = told([r | {"format": "mxnet"} for r in plain(*said)])
+    assert {s["start_number"] for s in steps} == {1}
+    assert steps[-1]["step"] == 3 * 550 + 500
+    assert found == []
 
 
 def test_a_line_that_is_printed_twice_is_timed_by_either() -> None:
@@ -652,3 +662,62 @@ def test_one_line_for_several_tells_the_mean_of_what_they_state(
     assert of[9] == (4, 2 * SECOND)
     assert of[13][1] == round(5 / 3 * SECOND) - 1  # one says nothing
     assert sum(s["steps_count"] for s in fewer) == 100
+
+
+KINDS = {
+    "by the clock": "megatron", "stated": "megatron", "bar": "tqdm", "bars of epochs": "tqdm",
+    "own loop": "plain", "running means": "timm",
+}  # fmt: skip
+
+
+def made(rng: random.Random) -> list[Row]:
+    """Lines with hiccups of 100 s, restarts, bars and epochs that begin anew, and several ranks."""
+    kind, ranks = rng.choice(list(KINDS)), rng.choice([1, 1, 3])
+    is_bar, has_epochs = "bar" in kind, "epochs" in kind or kind in ("own loop", "running means")
+    length, at, gone, step, epoch = rng.randrange(40, 200), 1000.0, 0.0, 0, 0
+    rows: list[Row] = []
+    for _ in range(rng.randrange(200, 900)):
+        dur = 1 + rng.gauss(0, 0.02) + 100 * (rng.random() < 0.003)
+        step, at, gone = step + 1, at + dur, gone + dur
+        if has_epochs and step > length:
+            step, epoch, gone = 1, epoch + 1, dur
+        elif not has_epochs and step > 60 and rng.random() < 0.004:
+            step, gone = (0, 0.0) if is_bar else (step - rng.randrange(10, 50), gone)
+        row: Row = {"source_id": 0, "step": step, "format": KINDS[kind], "is_averaged": True}
+        row |= {"elapsed_ns": int(gone) * SECOND} if is_bar else {}
+        row |= {"time_ns": round(at * SECOND)} if not is_bar and kind != "running means" else {}
+        row |= {"dur_ns": round(dur * SECOND)} if kind in ("stated", "running means") else {}
+        row |= {"epoch": epoch} if has_epochs else {}
+        if is_bar or kind == "running means":
+            row["total_steps_count"] = length if has_epochs else 1000
+        if kind == "running means":
+            row["running_dur_ns"] = round(gone / step * 1000) * 10**6
+        for rank in range(ranks):
+            tag = {"tag": rank} if ranks > 1 and rng.random() < 0.95 else {}
+            rows.append(row | tag | {"place": len(rows) + 1})
+    return rows
+
+
+def _whole(steps: Sequence[Row]) -> tuple[int, int, int]:
+    count = sum(s["steps_count"] for s in steps)
+    return count, steps[-1]["step"], steps[-1]["start_number"]
+
+
+def _ends(found: Sequence[Row]) -> list[tuple[str, int]]:
+    return [(e["kind"], e["last_step"]) for e in found if e["kind"] in ("restart", "stall")]
+
+
+def test_several_lines_as_one_change_no_count_of_steps_no_restart_and_no_stall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in range(examples(8, 120)):
+        rng = random.Random(seed)  # noqa: S311 - no secret
+        rows = made(rng)
+        each, found = told(rows)
+        with monkeypatch.context() as few:
+            few.setattr("tracekit.derive.history.MAX_LINES", rng.choice([50, 100, len(rows) // 3]))
+            few.setattr("tracekit.derive.history.BATCH_ROWS", rng.choice([7, 33, 128, 100_000]))
+            fewer, again = told(rows)
+        assert len(fewer) <= len(each)
+        assert _whole(fewer) == _whole(each)
+        assert _ends(again) == _ends(found)

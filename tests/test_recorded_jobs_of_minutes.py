@@ -34,3 +34,20 @@ def test_a_recorded_fault_is_named_and_nothing_else(name: str, tmp_path: Path) -
         assert truth["exception"] in first.summary
     if "host" in truth:
         assert findings[0].scope.hosts == (truth["host"],)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "candidates", "words"),
+    [
+        ("torchrun-alike", (0, 1, 2, 3), (), "Ranks 0-3 failed alike: FloatingPointError"),
+        ("torchrun-early", (), (2,), "No line tells of rank 2."),
+    ],
+)
+def test_recorded_endings_of_all_ranks_and_of_one_that_says_nothing(
+    name: str, ranks: tuple[int, ...], candidates: tuple[int, ...], words: str
+) -> None:
+    document = api.open(JOBS.parent / f"{name}.log").diagnose().document
+    (first,) = (f for f in document.findings if f.rule == "first-failure")
+    assert (first.scope.ranks, first.candidates.ranks) == (ranks, candidates)
+    assert words in first.summary
+    assert "PLANTEDSECRET" not in repr(document)

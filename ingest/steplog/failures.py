@@ -158,6 +158,14 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     ("gpu_memory", (b"CUDA out of memory", b"CUDA error: out of memory", b"HIP out of memory")),
     ("host_memory", (b"can't allocate memory", b"Cannot allocate memory")),
     ("disk_full", (b"No space left on device",)),
+    ("address_in_use", (b"EADDRINUSE", b"ddress already in use")),
+    (
+        "no_gpu",
+        (
+            b"no NVIDIA driver", b"No CUDA GPUs are available", b"not compiled with CUDA enabled",
+            b"CUDA driver version is insufficient", b"No HIP GPUs are available",
+        ),
+    ),
     ("shared_memory", (b"is killed by signal: Bus error", b"out of shared memory")),
     ("loader_killed", (b"DataLoader worker (pid",)),
     ("timeout", (b"imed out", b"imeout", b"failed to pass monitoredBarrier")),

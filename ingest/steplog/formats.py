@@ -6,7 +6,8 @@ A pattern's groups say what a line holds, and their names in which unit:
   anew in each, counted from 0 (``epoch_from_1``: from 1);
 - ``dur_ms``, ``dur_s``, ``steps_per_s``: how long a step took, the mean since the line before
   where the format is averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began,
-  ``elapsed_ms``: since the training began; ``month``, ``day`` and
+  ``elapsed_ms``: since the training began, as are ``elapsed_days`` beside ``elapsed`` and
+  ``elapsed_words``: ``1h 2m 3s``; ``month``, ``day`` and
   ``day_clock`` where the date has no year;
 - ``input_wait_ms``, ``input_wait_s``: how long of that it waited for its input;
   ``running_dur_s`` and ``running_input_wait_s``: means of both since the epoch or the job began;
@@ -26,7 +27,9 @@ import re
 from dataclasses import dataclass
 
 _NUMBER = r"[-+\d.eE]+"
-PLAIN = "plain"
+PLAIN, COUNTED = "plain", "counted"
+OF_ONES_OWN = (PLAIN, COUNTED)
+"""Formats of nobody's program: told by words alone, in files whose name is a log's."""
 _COUNT = r"\d{1,3}(?:,\d{3})+|\d+"
 _IS = r"[ \t]*[:=]?[ \t]*[\"']?"
 _STEP_TIME = (
@@ -75,7 +78,7 @@ class StepFormat:
     """Whether it is a progress bar, of which a program may show several."""
     below: tuple[tuple[str, str], ...] = ()
     """Patterns of one group each for the lines below a step's, up to the next step: columns of
-    ``job_step``, or ``elapsed_h`` since the training began."""
+    ``job_step``, ``dur_s``, ``input_wait_s``, or ``elapsed_h`` since the training began."""
     below_marker: str = ""
     """A text that each such line holds."""
     is_wait_beside: bool = False
@@ -83,7 +86,7 @@ class StepFormat:
     has_commas: bool = False
     """Whether its numbers may have commas between thousands."""
     has_thousands: bool = False
-    """Whether its durations may end in K or M, of three digits: 11.5K."""
+    """Whether its durations and steps may end in K or M, of three digits: 11.5K."""
     has_parts: bool = False
     """Whether its line tells how long the parts of the step took, as ``timers`` reads them."""
     quick: str | None = None
@@ -92,6 +95,34 @@ class StepFormat:
     ``pattern`` and those of ``fields`` that are groups of it say together, or leaves it to them;
     groups ``date``, ``clock`` and ``fraction`` are the line's own, without a zone."""
 
+
+_PLAIN_FIELDS = (
+    ("epoch", r"(?i)\bepoch\b[\"']?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*(\d+)(?:[^\d.]|\.?$)"),
+    ("dur_ms", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
+    ("dur_ms", rf"(?i){_STEP_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
+    ("dur_ms", r"\b([\d.]+)[ \t]?ms(?:/(?:step|iter|it|batch)\b|[ \t]\|)"),
+    ("dur_s", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),
+    ("dur_s", rf"(?i){_STEP_TIME}[_ ]?\(?s(?:ec|econds)?\)?[\"']?{_IS}([\d.]+)"),
+    ("dur_s", r"\b([\d.]+)[ \t]?s(?:ec|econds)?/(?:step|iter|it|batch)\b"),
+    ("steps_per_s", r"\b([\d.]+)[ \t]?(?:steps?|iters?|it|batch|batches)/s(?:ec)?\b"),
+    (
+        "steps_per_s",
+        rf"(?i)\b(?:steps?|iters?|it|batches)(?:_per_|/)s(?:ec|econd)?[\"']?{_IS}([\d.]+)",
+    ),
+    # Whoever names both so has them from MMCV or Detectron2: in seconds.
+    ("dur_s", r"[^\w.]time: +([\d.]+)[ ,-]+data_time: +[\d.]+"),
+    ("input_wait_s", r"[^\w.]time: +[\d.]+[ ,-]+data_time: +([\d.]+)"),
+    ("input_wait_ms", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
+    ("input_wait_ms", rf"(?i){_INPUT_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
+    ("input_wait_s", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),
+    ("input_wait_s", rf"(?i){_INPUT_TIME}[_ ]?\(?s(?:ec|econds)?\)?[\"']?{_IS}([\d.]+)"),
+    ("rank", r"(?i)\brank\b[\"']?[ \t]*[:=#]?[ \t]*(\d+)"),
+    ("loss", rf"(?i)loss\b[\"']?{_IS}({_NUMBER})"),
+    ("learning_rate", rf"(?i)\b(?:lr|learning[_ ]rate)\b[\"']?{_IS}({_NUMBER})"),
+    ("grad_norm", rf"(?i)\b(?:grad[_ ])?norm\b[\"']?{_IS}({_NUMBER})"),
+)
+_WITH_LOSS = rf"(?i)loss\b[\"']?{_IS}(?:[-+]?[\d.]|nan|inf)"
+_EVALUATES = r"(?i)(?:^|[^a-z])(?:eval|val|test)(?:[^a-z]|$|id|uat|ing)"
 
 FORMATS: tuple[StepFormat, ...] = (
     StepFormat(
@@ -390,6 +421,113 @@ FORMATS: tuple[StepFormat, ...] = (
         "modded-nanogpt and what copies it",
     ),
     StepFormat(
+        "llama_factory",
+        ('"current_steps": ',),
+        r'"current_steps": (?P<step>\d+), "total_steps": (?P<total>\d+), '
+        rf'"loss": (?P<loss>{_NUMBER}|NaN), '
+        r'.*?"elapsed_time": "(?:(?P<elapsed_days>\d{1,4}) days?, )?'
+        r'(?P<elapsed>\d{1,2}:\d\d:\d\d)"',
+        "LLaMA-Factory (trainer_log.jsonl)",
+        fields=(("learning_rate", rf'"lr": ({_NUMBER})'),),
+    ),
+    StepFormat(
+        "swift",
+        ("'elapsed_time': '", '"elapsed_time": "'),
+        r"[\"'](?:global_step/max_steps|iteration)[\"']: [\"'](?P<step>\d+)/(?P<total>\d+)[\"'].*?"
+        r"[\"']elapsed_time[\"']: [\"'](?P<elapsed_words>(?:\d{1,6}[dhms] ?){1,4})[\"']",
+        "ms-swift and its Megatron-SWIFT (what they print, and logging.jsonl)",
+        fields=(
+            ("loss", rf"[\"'](?:loss|lm loss)[\"']: ({_NUMBER})"),
+            ("learning_rate", rf"[\"']learning_rate[\"']: ({_NUMBER})"),
+            ("grad_norm", rf"[\"']grad_norm[\"']: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "lerobot",
+        (" updt_s:",),
+        r"\bstep:(?P<step>\d+K?) ",
+        "LeRobot (its training script)",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r" updt_s:([\d.]+)"),
+            ("input_wait_s", r" data_s:([\d.]+)"),
+            ("loss", rf" loss:({_NUMBER})"),
+            ("learning_rate", rf" lr:({_NUMBER})"),
+            ("grad_norm", rf" grdn:({_NUMBER})"),
+        ),
+        is_wait_beside=True,
+        has_thousands=True,
+    ),
+    StepFormat(
+        "levanter",
+        ("Progress on:train ",),
+        r"Progress on:train (?P<step>\d+(?:\.\d+)?[kM]?)it/",
+        "Levanter (tqdm_loggable)",
+        fields=(("loss", rf"postfix:.{{0,80}}?\bloss=({_NUMBER})"),),
+        has_thousands=True,
+    ),
+    StepFormat(
+        "espnet",
+        ("batch: iter_time=",),
+        r"\b(?P<epoch_from_1>\d+)epoch:train:\d+-(?P<step>\d+)batch: ",
+        "ESPnet (train/trainer.py)",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r" train_time=([\d.]+)"),
+            ("input_wait_s", r" iter_time=([\d.e-]+)"),
+            ("loss", rf" loss=({_NUMBER})"),
+            ("learning_rate", rf" optim0_lr0=({_NUMBER})"),
+            ("grad_norm", rf" grad_norm=({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "marian",
+        (" : Cost ",),
+        rf"\bUp\. (?P<step>[\d,]+) : Sen\. [\d,.]+[KMG]? : Cost (?P<loss>{_NUMBER}|nan)",
+        "Marian (training/scheduler.h)",
+        fields=(
+            ("learning_rate", rf" L\.r\. ({_NUMBER})"),
+            ("grad_norm", rf" gNorm ({_NUMBER})"),
+        ),
+        has_commas=True,
+    ),
+    StepFormat(
+        "opennmt",
+        ("; ppl: ",),
+        r"\bStep (?P<step>\d+)/ *(?P<total>\d+); acc: ",
+        "OpenNMT-py (utils/report_manager.py)",
+        fields=(("loss", rf" xent: ({_NUMBER})"), ("learning_rate", rf" lr: ({_NUMBER})")),
+    ),
+    StepFormat(
+        "nemo_rl",
+        ("=== Step ",),
+        r"={10,} Step (?P<step>\d+)/(?P<total>\d+) ={10,}",
+        "NeMo-RL (algorithms/grpo.py and its kin)",
+        below=(("dur_s", r"Total step time: ([\d.]+)s"),),
+        below_marker="Total step time: ",
+    ),
+    StepFormat(
+        "rsl_rl",
+        (" Learning iteration ",),
+        r" Learning iteration (?P<step>\d+)/(?P<total>\d+)",
+        "RSL-RL (runners/on_policy_runner.py), as Isaac Lab runs it",
+        below=(("dur_s", r"Iteration time: ([\d.]+)s"),),
+        below_marker="Iteration time: ",
+    ),
+    StepFormat(
+        "coqui",
+        (" -- GLOBAL_STEP: ",),
+        r" -- GLOBAL_STEP: (?P<step>\d+)",
+        "Coqui's trainer",
+        below=(
+            ("loss", rf"\| > loss: ({_NUMBER})"),
+            ("learning_rate", rf"\| > current_lr: ({_NUMBER})"),
+            ("dur_s", r"\| > step_time: ([\d.]+)"),
+            ("input_wait_s", r"\| > loader_time: ([\d.]+)"),
+        ),
+        below_marker="| > ",
+    ),
+    StepFormat(
         "mxnet",
         ("samples/sec",),
         r"(?:\b(?:Epoch|Iter)\[\d+\] Batch ?\[(?:\d+-)?|\[Epoch \d+\] ?\[Batch )"
@@ -424,35 +562,21 @@ FORMATS: tuple[StepFormat, ...] = (
         ("loss", "Loss", "LOSS"),
         r"(?i)\b(?:(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:step|iter|iteration)s?\b[\"']?[ \t]*"
         r"[:=#]?[ \t]*\[?|batch(?:[ \t]|:)[ \t]*\[?)[ \t]*"
-        rf"(?P<step>{_COUNT})(?:[ \t]*/[ \t]*(?P<total>{_COUNT}))?(?:[^\d.]|\.\D|\.?$)",
+        rf"(?P<step>{_COUNT})(?:[ \t]*/[ \t]*(?P<total>{_COUNT}))?(?:[^\d.km]|\.\D|\.?$)",
         "loops of one's own: a word for the step, its number, and a loss",
-        fields=(
-            ("epoch", r"(?i)\bepoch\b[\"']?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*(\d+)(?:[^\d.]|\.?$)"),
-            ("dur_ms", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
-            ("dur_ms", rf"(?i){_STEP_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
-            ("dur_ms", r"\b([\d.]+)[ \t]?ms(?:/(?:step|iter|it|batch)\b|[ \t]\|)"),
-            ("dur_s", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),
-            ("dur_s", rf"(?i){_STEP_TIME}[_ ]?\(?s(?:ec|econds)?\)?[\"']?{_IS}([\d.]+)"),
-            ("dur_s", r"\b([\d.]+)[ \t]?s(?:ec|econds)?/(?:step|iter|it|batch)\b"),
-            ("steps_per_s", r"\b([\d.]+)[ \t]?(?:steps?|iters?|it|batch|batches)/s(?:ec)?\b"),
-            (
-                "steps_per_s",
-                rf"(?i)\b(?:steps?|iters?|it|batches)(?:_per_|/)s(?:ec|econd)?[\"']?{_IS}([\d.]+)",
-            ),
-            # Whoever names both so has them from MMCV or Detectron2: in seconds.
-            ("dur_s", r"[^\w.]time: +([\d.]+)[ ,-]+data_time: +[\d.]+"),
-            ("input_wait_s", r"[^\w.]time: +[\d.]+[ ,-]+data_time: +([\d.]+)"),
-            ("input_wait_ms", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
-            ("input_wait_ms", rf"(?i){_INPUT_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
-            ("input_wait_s", rf"(?i){_INPUT_TIME}[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),
-            ("input_wait_s", rf"(?i){_INPUT_TIME}[_ ]?\(?s(?:ec|econds)?\)?[\"']?{_IS}([\d.]+)"),
-            ("rank", r"(?i)\brank\b[\"']?[ \t]*[:=#]?[ \t]*(\d+)"),
-            ("loss", rf"(?i)loss\b[\"']?{_IS}({_NUMBER})"),
-            ("learning_rate", rf"(?i)\b(?:lr|learning[_ ]rate)\b[\"']?{_IS}({_NUMBER})"),
-            ("grad_norm", rf"(?i)\b(?:grad[_ ])?norm\b[\"']?{_IS}({_NUMBER})"),
-        ),
-        within=rf"(?i)loss\b[\"']?{_IS}(?:[-+]?[\d.]|nan|inf)",
-        without=r"(?i)(?:^|[^a-z])(?:eval|val|test)(?:[^a-z]|$|id|uat|ing)",
+        fields=_PLAIN_FIELDS,
+        within=_WITH_LOSS,
+        without=_EVALUATES,
+        has_commas=True,
+    ),
+    StepFormat(
+        COUNTED,
+        ("loss", "Loss", "LOSS"),
+        r"(?:^|[\s\])])\[ *(?P<step>\d+)/ *(?P<total>\d+)\]",
+        "loops of one's own: [12/200] and a loss",
+        fields=tuple(f for f in _PLAIN_FIELDS if f[0] != "rank"),
+        within=_WITH_LOSS,
+        without=rf"{_EVALUATES}|(?i:epochs?)[:=# ]*\[|[A-Za-z]\[ *\d+/",
         has_commas=True,
     ),
 )
@@ -501,7 +625,7 @@ def is_step_log(head: bytes) -> bool:
     for known in FORMATS:
         if (
             known.is_bar
-            or known.name == PLAIN
+            or known.name in OF_ONES_OWN
             or not any(m.encode() in head for m in known.markers)
         ):
             continue  # anything that takes long shows a bar, and much text speaks of steps

@@ -25,7 +25,12 @@ MARKER = "{'loss': "
 FIELDS = {name: rf"'{name}': '?([-+\d.eE]+)" for name in ("loss", "learning_rate", "grad_norm")}
 """Columns of ``job_step``, by how the dictionary says them: as numbers, or as texts of numbers."""
 
-ELAPSED_H = "elapsed_h"
+_TIMES_BELOW = {
+    "elapsed_h": ("elapsed_ns", 3600e9),
+    "dur_s": ("dur_ns", 1e9),
+    "input_wait_s": ("input_wait_ns", 1e9),
+}
+"""Of the names of ``StepFormat.below`` that are no columns: which they are, and the unit in ns."""
 MAX_ELAPSED_NS = 3600e9 * 10**5
 """Longest training that is believed: eleven years."""
 
@@ -104,7 +109,9 @@ class MetricsBelow:
 
         is_below = pl.col("line").str.contains(known.below_marker, literal=True)
         numbers = (
-            _number(n, p) if n != ELAPSED_H else _elapsed(p).alias("elapsed_ns")
+            _ns(p, _TIMES_BELOW[n][1]).alias(_TIMES_BELOW[n][0])
+            if n in _TIMES_BELOW
+            else _number(n, p)
             for n, p in known.below
         )
         return pieces.filter(is_below).select(pl.col("index").cast(pl.Int64), *numbers)
@@ -120,7 +127,7 @@ class MetricsBelow:
         steps = steps.with_columns(index=pl.col("index").cast(pl.Int64))
         if self.held is not None:
             steps = pl.concat([self.held.with_columns(index=pl.lit(-1, pl.Int64)), steps])
-        names = [name if name != ELAPSED_H else "elapsed_ns" for name, _ in known.below]
+        names = [_TIMES_BELOW.get(name, (name, 1.0))[0] for name, _ in known.below]
         below = (
             said.join_asof(steps.select("index", above="index"), on="index", check_sortedness=False)
             .group_by("above")
@@ -146,9 +153,8 @@ def _number(name: str, pattern: str) -> pl.Expr:
     return pl.when(value.is_finite()).then(value).alias(name)
 
 
-def _elapsed(pattern: str) -> pl.Expr:
-    """ns, of hours."""
+def _ns(pattern: str, unit_ns: float) -> pl.Expr:
     import polars as pl
 
-    ns = pl.col("line").str.extract(pattern).cast(pl.Float64, strict=False) * 3600e9
+    ns = pl.col("line").str.extract(pattern).cast(pl.Float64, strict=False) * unit_ns
     return pl.when(ns < MAX_ELAPSED_NS).then(ns).round().cast(pl.Int64)

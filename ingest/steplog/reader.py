@@ -305,7 +305,7 @@ def _found(
             pl.col(name).str.replace("K", "e3", literal=True).str.replace("M", "e6", literal=True)
             for name in ("dur_ms", "dur_s")
             if name in groups
-        )
+        ).with_columns(step=_scaled("step"))
     is_tagged = block.has_escapes or block.holds(_IN_TAG)
     columns = _columns(known, frozenset(groups), rank, is_tagged=is_tagged)
     if "time" in groups:
@@ -414,6 +414,18 @@ def _integer(name: str, groups: Collection[str], most: int = 2**62) -> pl.Expr:
     return pl.when(value <= most).then(value).alias(name)
 
 
+def _scaled(name: str) -> pl.Expr:
+    """A count such as 12, 31K or 1.23k in full, as text."""
+    import polars as pl
+
+    text = pl.col(name).str
+    unit = pl.col(name).str.tail(1).replace_strict(
+        {"K": 1e3, "k": 1e3, "M": 1e6}, default=1.0, return_dtype=pl.Float64
+    )  # fmt: skip
+    number = text.strip_chars_end("KkM").cast(pl.Float64, strict=False)
+    return (number * unit).round().cast(pl.Int64, strict=False).cast(pl.String)
+
+
 def _epoch(groups: Collection[str]) -> pl.Expr:
     import polars as pl
 
@@ -457,12 +469,21 @@ def _elapsed(groups: Collection[str]) -> pl.Expr:
         return _in_year()
     if "elapsed_ms" in groups:
         return _integer("elapsed_ms", groups, MAX_HOURS * 3_600_000) * 1_000_000
+    if "elapsed_words" in groups:
+        said = pl.col("elapsed_words").str
+        units = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+        seconds = pl.sum_horizontal(
+            said.extract(rf"(\d+){unit}").cast(pl.Int64).fill_null(0) * s for unit, s in units
+        )
+        return pl.when(pl.col("elapsed_words").is_not_null()).then(seconds) * 1_000_000_000
     if "elapsed" not in groups:
         return pl.lit(None, pl.Int64)
     text = pl.col("elapsed").str
     parts = text.head(-6), text.slice(-5, 2), text.tail(2)
     hours, minutes, seconds = (part.cast(pl.Int64, strict=False) for part in parts)
     hours = pl.when(hours <= MAX_HOURS).then(hours).fill_null(0)
+    if "elapsed_days" in groups:
+        hours += pl.col("elapsed_days").cast(pl.Int64, strict=False).fill_null(0) * 24
     return (hours * 3600 + minutes * 60 + seconds) * 1_000_000_000
 
 

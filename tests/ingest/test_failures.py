@@ -381,3 +381,20 @@ def test_what_rocm_ends_a_process_for(line: str, what: str) -> None:
     (event,) = events(f"[rank2]: {line}\n")
     told = {key: event[key] for key in ("code", "rank", "signal", "cuda")}
     assert told == {"code": "fatal-signal", "rank": "2", "signal": "SIGABRT", "cuda": what}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("RuntimeError: Found no NVIDIA driver on your system.", "no_gpu"),
+        ("RuntimeError: No CUDA GPUs are available", "no_gpu"),
+        ("OSError: [Errno 98] Address already in use", "address_in_use"),
+        ("DistNetworkError: listen failed. port: 29500, code: -98, name: EADDRINUSE, message: x",
+         "address_in_use"),
+        ("RuntimeError: what a program says of itself", None),
+    ],
+)  # fmt: skip
+def test_what_a_host_lacks_is_told_by_words_of_the_exception(text: str, says: str | None) -> None:
+    head = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "w.py", line 4, in f'
+    (row,) = nccl_logs.read(f"{head}\n[rank1]: {text}\n").tables["log_event"]
+    assert [f for f in row["fields"] if f.startswith("says=")] == ([f"says={says}"] if says else [])

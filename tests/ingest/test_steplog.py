@@ -97,6 +97,74 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
          "learning_rate": 1.5e-4, "dur_ns": 1_500_000_000, "input_wait_ns": 250_000_000,
          "time_ns": 1_714_557_600_500 * 10**6},
     ),
+    "llama_factory": (
+        '{"current_steps": 10, "total_steps": 800, "loss": 2.25, "lr": 1e-05, "epoch": 0.5, '
+        '"percentage": 1.25, "elapsed_time": "1 day, 2:00:50", "remaining_time": "0:07:30"}',
+        {
+            "step": 10, "total_steps_count": 800, "loss": 2.25, "learning_rate": 1e-5,
+            "elapsed_ns": (26 * 3600 + 50) * 10**9, "time_ns": None, "dur_ns": None,
+        },
+    ),
+    "swift": (
+        "{'loss': 2.25, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'memory(GiB)': 20.1, "
+        "'train_speed(iter/s)': 0.5, 'epoch': 0.1, 'global_step/max_steps': '10/800', "
+        "'percentage': '1.25%', 'elapsed_time': '1d 2h 3m 4s', 'remaining_time': '3m 0s'}",
+        {
+            "step": 10, "total_steps_count": 800, "loss": 2.25, "grad_norm": 1.5,
+            "elapsed_ns": (26 * 3600 + 184) * 10**9, "dur_ns": None,
+        },
+    ),
+    "lerobot": (
+        "INFO 2024-05-01 10:00:00 ot_train.py:351 step:31K smpl:2M ep:3K epch:12.01 loss:0.125 "
+        "grdn:1.500 lr:1.0e-05 updt_s:0.300 data_s:0.200",
+        {
+            "step": 31_000, "dur_ns": 500_000_000, "input_wait_ns": 200_000_000, "loss": 0.125,
+            "grad_norm": 1.5, "time_ns": 1_714_557_600 * 10**9, "is_averaged": True,
+        },
+    ),
+    "levanter": (
+        "2024-05-01T10:00:00 - 0 - tqdm_loggable.tqdm_logging - tqdm_logging.py:145 - INFO :: "
+        "Progress on:train 1.23kit/10.0kit rate:1.1s/it remaining:2:45:03 elapsed:15:12 "
+        "postfix:loss=3.5",
+        {"step": 1230, "loss": 3.5, "dur_ns": None},
+    ),
+    "espnet": (
+        "[gpu01] 2024-05-01 10:00:00,500 (trainer:737) INFO: 2epoch:train:51-100batch: "
+        "iter_time=2.500e-01, forward_time=0.100, loss_ctc=12.3, loss=2.250, backward_time=0.1, "
+        "optim0_lr0=1.000e-04, train_time=1.250",
+        {
+            "step": 100, "epoch": 1, "dur_ns": 1_250_000_000, "input_wait_ns": 250_000_000,
+            "loss": 2.25, "learning_rate": 1e-4, "time_ns": 1_714_557_600_500 * 10**6,
+        },
+    ),
+    "marian": (
+        "[2024-05-01 10:00:00] Ep. 1 : Up. 12,500 : Sen. 1,234,567 : Cost 2.25000000 * 234,567 @ "
+        "5,432 after 1,234,567 : Time 12.34s : 12345.67 words/s : gNorm 1.5000 : L.r. 1.0000e-04",
+        {
+            "step": 12_500, "loss": 2.25, "grad_norm": 1.5, "learning_rate": 1e-4, "dur_ns": None,
+            "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
+    "opennmt": (
+        "[2024-05-01 10:00:00,500 INFO] Step 50/100000; acc: 5.1; ppl: 1234.5; xent: 7.1; "
+        "lr: 0.00001; sents:    3000; bsz:  400/ 300/10; 12345/9876 tok/s;     12 sec;",
+        {"step": 50, "total_steps_count": 100_000, "loss": 7.1, "learning_rate": 1e-5},
+    ),
+    "nemo_rl": ("===================== Step 12/1000 =====================",
+                {"step": 12, "total_steps_count": 1000}),
+    "rsl_rl": ("        \x1b[1m Learning iteration 10/1500 \x1b[0m   ",
+               {"step": 10, "total_steps_count": 1500}),
+    "coqui": (
+        "\x1b[1m   --> TIME: 2024-05-01 10:00:00 -- STEP: 25/5000 -- GLOBAL_STEP: 1025\x1b[0m",
+        {"step": 1025, "time_ns": 1_714_557_600 * 10**9},
+    ),
+    "counted": (
+        "[2024-05-01 10:00:00] [  12/200] loss: 2.2500, lr: 1.00e-03",
+        {
+            "step": 12, "total_steps_count": 200, "loss": 2.25, "learning_rate": 1e-3,
+            "time_ns": 1_714_557_600 * 10**9,
+        },
+    ),
     "composer": ("[batch=10/4800]:", {"step": 10, "total_steps_count": 4800}),
     "mmengine": (
         "05/01 10:00:00 - mmengine - INFO - Epoch(train)  [3][  50/4000]  base_lr: 2.0000e-03 "
@@ -404,6 +472,37 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "634K | elapsed_time_per_iteration_ms: 272 | tokens_per_sec: 2.35K | lm_loss: 9.63",
         {"step": 991, "dur_ns": 272_000_000},
     ),
+    "NeMo-RL's time below": (
+        "========== Step 12/1000 ==========\n  • Loss: 0.5\n  • Total step time: 45.25s",
+        {"step": 12, "dur_ns": 45_250_000_000},
+    ),
+    "RSL-RL's time below": (
+        " Learning iteration 10/1500 \n  Value function loss: 0.5\n  Iteration time: 1.25s",
+        {"step": 10, "dur_ns": 1_250_000_000},
+    ),
+    "Coqui's numbers below": (
+        "   --> TIME: 2024-05-01 10:00:00 -- STEP: 25/5000 -- GLOBAL_STEP: 1025\n"
+        "     | > loss: 2.25000  (2.5)\n     | > current_lr: 0.0002 \n"
+        "     | > step_time: 0.5000  (0.6)\n     | > loader_time: 0.2500  (0.1)",
+        {
+            "step": 1025, "loss": 2.25, "learning_rate": 2e-4, "dur_ns": 500_000_000,
+            "input_wait_ns": 250_000_000,
+        },
+    ),
+    "ms-swift in JSON": (
+        '{"loss": 2.25, "grad_norm": 1.5, "global_step/max_steps": "10/800", "percentage": '
+        '"1.25%", "elapsed_time": "20s", "remaining_time": "3m 0s"}',
+        {"step": 10, "elapsed_ns": 20 * 10**9, "loss": 2.25},
+    ),
+    "Megatron-SWIFT": (
+        "{'loss': 2.25, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'iteration': '10/800', "
+        "'elapsed_time': '1m 3s', 'memory(GiB)': 20.2}",
+        {"step": 10, "total_steps_count": 800, "elapsed_ns": 63 * 10**9},
+    ),
+    "LeRobot's first steps": (
+        "INFO 2024-05-01 10:00:00 ot_train.py:351 step:200 smpl:2K loss:6.9 updt_s:0.1 data_s:0.1",
+        {"format": "lerobot", "step": 200},
+    ),
     "OLMo-core": (
         "2024-05-01 10:00:00.500 host:0\tolmo_core.train:1\tINFO\t[step=7/100,epoch=1]\n"
         "    train/CE loss=3.5",
@@ -477,6 +576,11 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
         "iter 100: loss is bad, time 1ms, mfu unknown",
         "completed step: five, seconds: 5.1",
         "elapsed time per iteration (ms): 5.1",
+        "Step 20K loss 2.3",
+        "Epoch [3/10] loss 2.3",
+        "[3/10] val loss 2.3",
+        "worker[3/10] loss 2.3",
+        "[3/10] Building",
         "Downloading: 100%|█████| 1.20G/1.20G [00:10<00:00, 120MB/s]",
         "Map: 100%|█████| 1000/1000 [00:10<00:00, 100 examples/s] it/s",
         "[batch=first]: it/s",

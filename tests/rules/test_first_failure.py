@@ -290,3 +290,45 @@ def test_an_eviction_explains_the_pods_that_ended_with_it_and_none_before() -> N
     assert finding.confirm[0].startswith("kubectl describe pod/w-0")
     (before,) = found(pod("w-1", time_ns=299, exit_code=1), evicted)
     assert before.summary.startswith("Pod w-1 on host-w-1 failed first")
+
+
+def test_one_that_no_line_tells_of_is_a_candidate_where_the_others_waited_in_vain() -> None:
+    waited = [failed(r, "peer_lost", exception="RuntimeError") for r in (0, 1, 3)]
+    (finding,) = found(*waited)
+    assert finding.summary.endswith("does not say so. No line tells of rank 2.")
+    assert finding.candidates.ranks == (2,)
+    assert finding.scope.ranks == ()
+    (whole,) = found(*(failed(r, "peer_lost", exception="RuntimeError") for r in range(4)))
+    assert not whole.candidates.ranks
+    # Most of the output is missing: 2 to 6 are of hosts whose logs were not given.
+    (few,) = found(*(failed(r, "timeout", exception="RuntimeError") for r in (0, 1, 7)))
+    assert not few.candidates.ranks
+
+
+def test_ranks_that_raise_the_same_at_the_same_place_failed_alike() -> None:
+    at: Row = {"exception": "KeyError", "file": "train.py", "line": 48, "function": "main"}
+    own = [failed(r, **at, is_root=r == 1) for r in (1, 3)]
+    (finding,) = found(*own, failed(0, "peer_lost", exception="RuntimeError"))
+    assert finding.summary == (
+        "Ranks 1,3 failed alike: KeyError in train.py, line 48 (main). Rank 0 only followed."
+    )
+    assert finding.scope.ranks == (1, 3)
+    (other,) = found(failed(1, **at, is_root=True), failed(3, **at | {"line": 49}))
+    assert other.scope.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [("address_in_use", "was in use"), ("no_gpu", "no usable GPU")],
+)
+def test_what_a_host_lacks_is_its_platform_s(says: str, words: str) -> None:
+    (finding,) = found(failed(1, exception="RuntimeError", says=says))
+    assert words in finding.summary
+    assert finding.owner == "platform"
+
+
+def test_one_that_alone_was_interrupted_is_a_candidate() -> None:
+    lost = [failed(r, "peer_lost", exception="RuntimeError") for r in (0, 2, 3)]
+    interrupted = failed(1, "terminated", exception="KeyboardInterrupt", signal="SIGINT")
+    (finding,) = found(*lost, interrupted)
+    assert finding.candidates.ranks == (1,)

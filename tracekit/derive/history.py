@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction, corrected
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 BAR = "tqdm"
-PLAIN = "plain"
+OF_ONES_OWN = ("plain", "counted")
 MAX_FALLS_RATIO = 0.05
 """Of the lines of a loop of somebody's own: where its number falls more often, it counts something
 else than the job's steps."""
@@ -198,6 +198,8 @@ class _Rows:
     format: str
     lines_count: int
     """How many there are, of which these may be every so manieth."""
+    apart_count: int | None
+    """Steps from line to line, where these are every so manieth."""
     has_epochs: bool
     """Whether each line says its epoch and how many steps one has."""
     place: Ints
@@ -212,7 +214,7 @@ class _Rows:
     is_averaged: Bools
 
 
-_OF_ALL = ("format", "lines_count", "has_epochs")
+_OF_ALL = ("format", "lines_count", "apart_count", "has_epochs")
 
 
 def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> _Rows:
@@ -239,11 +241,16 @@ def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> 
             "tags": [-1 if k["tag"] is None else k["tag"] for k in kinds],
         },
     ).to_arrow_reader(BATCH_ROWS)  # fmt: skip
-    batches = (
+    batches: Iterator[dict[str, Any]] = (
         {n: batch[n].to_numpy(zero_copy_only=False) for n in (*names, "is_averaged")}
         for batch in reader
     )
+    apart_count = None
     if count > MAX_LINES:
+        first = next(batches)
+        moved = np.diff(first["step"])
+        apart_count = int(np.median(moved[moved > 0])) if (moved > 0).any() else None
+        batches = chain([first], batches)
         thinned = list(_thinned(batches, -(-count // MAX_LINES)))
         columns = {n: np.concatenate([part.pop(n) for part in thinned]) for n in list(thinned[0])}
     else:
@@ -264,8 +271,8 @@ def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> 
         is_averaged = is_averaged[order]
     of = {name: columns.get(name, untold) for name in told}
     return _Rows(
-        kinds[0]["format"], count, epochs == totals == count, of["place"], of["step"], of["epoch"],
-        of["total_steps_count"], of["time_ns"], of["elapsed_ns"], of["dur_ns"],
+        kinds[0]["format"], count, apart_count, epochs == totals == count, of["place"], of["step"],
+        of["epoch"], of["total_steps_count"], of["time_ns"], of["elapsed_ns"], of["dur_ns"],
         of["running_dur_ns"], is_averaged,
     )  # fmt: skip
 
@@ -312,10 +319,11 @@ def _is_far(values: Ints, apart: int) -> Bools:
     import numpy as np
 
     most = max(1, len(values) // (2 * apart))
-    least = max(
-        APART_RATIO * max(float(np.median(values)), 1.0), np.partition(values, -most)[-most]
-    )
-    is_far: Bools = values > least
+    usual = max(float(np.median(values)), 1.0)
+    largest = np.partition(values, -most)[-most]
+    is_far: Bools = (values > APART_RATIO * usual) & (values >= largest)
+    if is_far.sum() > 2 * most:  # as many ticks of a clock are alike
+        is_far &= values > largest
     return is_far
 
 
@@ -358,7 +366,7 @@ def _log(source_id: int, given: _Rows, corrections: Mapping[int, Correction]) ->
         return None
     step = _over_epochs(rows)
     falls = int((np.diff(step) < -JITTER_STEPS).sum())
-    if rows.format == PLAIN and falls > MAX_FALLS_RATIO * rows.lines_count:
+    if rows.format in OF_ONES_OWN and falls > MAX_FALLS_RATIO * rows.lines_count:
         return None
     start = np.concatenate([[0], np.cumsum(np.diff(step) < -JITTER_STEPS)])
     # Within a start only what is new counts: starts are lifted apart, so that one maximum does.
@@ -424,15 +432,15 @@ def _over_epochs(rows: _Rows) -> Ints:
     import numpy as np
 
     step, epoch, length = rows.step, rows.epoch, rows.total
-    if rows.format == PLAIN and (epoch >= 0).all():
+    has_lengths = rows.has_epochs and rows.format not in OF_ONES_OWN
+    if rows.format != BAR and not has_lengths and (epoch >= 0).all():
         is_next, moved = np.diff(epoch) > 0, np.diff(step)
         if is_next.any() and (moved[is_next] > 0).all():
             return step  # they count on
         if not rows.has_epochs:
             within = moved[~is_next & (moved > 0)]
             apart = int(np.median(within)) if len(within) else 1
-            if len(step) < rows.lines_count and len(within):
-                apart = int(within.min())  # most are of several lines
+            apart = rows.apart_count or apart
             length = np.broadcast_to(np.int64(int(step.max()) + apart), step.shape)
             epoch = epoch - epoch.min()
     elif not rows.has_epochs:

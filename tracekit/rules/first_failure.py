@@ -67,6 +67,8 @@ _WORDS = {
     "link_failed": "NCCL's connection over InfiniBand or RoCE failed",
     "duplicate_gpu": "two ranks were given the same GPU",
     "nccl_shared_memory": "NCCL could not make its shared memory (/dev/shm)",
+    "address_in_use": "the address or port that it listens on was in use",
+    "no_gpu": "it found no usable GPU or driver",
 }
 _POD = "pod/"
 _MORE_MEMORY = "find what took the memory (workers, caches, pinned copies), or raise the limit"
@@ -74,6 +76,7 @@ _OWNERS: dict[str, Owner] = {
     "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform",
     "shared_memory": "platform", "gpu_memory": "model", "link_failed": "network",
     "duplicate_gpu": "platform", "nccl_shared_memory": "platform", "a hang": "hardware",
+    "address_in_use": "platform", "no_gpu": "platform",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
 }  # fmt: skip
 
@@ -85,8 +88,13 @@ class FirstFailureThresholds(Thresholds):
     """Who ended on its own did so, or did not; only who is a candidate is a question of numbers."""
 
     max_silent_ratio: float = threshold(
-        0.49, "ranks that were terminated over those that waited in vain: beyond it the launcher "
-        "was quicker than their timeouts, and they may have waited as well"
+        0.49, "ranks that were terminated, or that no line tells of, over those that waited in "
+        "vain: beyond it the launcher was quicker than their timeouts, and they may have waited "
+        "as well, or most of the output is missing"
+    )  # fmt: skip
+    min_alike_count: int = threshold(
+        2, "ranks that raise the same exception at the same line by themselves: what they share "
+        "is its cause, and the first of them is first by chance"
     )  # fmt: skip
 
 
@@ -259,20 +267,24 @@ def _finding(
         if not victims:
             return None
         silent = _silent(victims, facts.limits(FirstFailureThresholds))
+        unheard = [] if silent else _unheard(victims, facts.limits(FirstFailureThresholds))
         # What all lost is not told by those who lost it.
         return facts.finding(
             Scope(),
             f"Every process that the logs show to have failed{where} lost a peer, waited in vain "
             f"or was terminated: the one that failed first does not say so."
             + (f" {ranks_phrase(silent, ())} alone did not wait in vain." if silent else "")
+            + (f" No line tells of {_ranks(unheard)}." if unheard else "")
             + (f" {_scheduler_says(by)}." if by is not None else ""),
             [_count("processes that failed because of another", victims, facts)],
             by=["log"],
             candidates=Candidates(
-                ranks=tuple(sorted(silent)),
-                why="terminated without having waited in vain, as all others had",
+                ranks=tuple(silent or unheard),
+                why="terminated without having waited in vain, as all others had"
+                if silent
+                else "no line says how it ended, and all others lost a peer or waited in vain",
             )
-            if silent
+            if silent or unheard
             else None,
             basis="no process of the logs failed on its own",
             least=Severity.MINOR,
@@ -288,13 +300,17 @@ def _finding(
     more = [f"{len(named) - MAX_NAMED} others"] if len(named) > MAX_NAMED else []
     names = " or ".join(named[:MAX_NAMED] + more)
     summary = f"{sentence(names)} failed first{where}: {_how(first)}."
+    alike = _alike(first, rows, facts.limits(FirstFailureThresholds))
+    if alike and set(alike).issuperset(ranks):
+        ranks, hosts = alike, []
+        firsts = [r for r in rows if r["rank"] in alike and r["follows"] == _OWN]
+        summary = f"{sentence(_ranks(alike))} failed alike{where}: {_how(first)}."
     others = sorted({r["rank"] for r in victims if r["rank"] is not None})
     if others:
-        word = "rank" if len(others) == 1 else "ranks"
-        summary += f" {word.capitalize()} {ranges(others)} only followed."
+        summary += f" {sentence(_ranks(others))} only followed."
     if by is not None:
         summary += f" {_scheduler_says(by)}."
-    is_one = len(firsts) == 1
+    is_one = len(firsts) == 1 or bool(alike)
     scope = Scope(
         ranks=tuple(ranks) if is_one else (),
         hosts=tuple(hosts) if is_one else (),
@@ -327,12 +343,39 @@ def _silent(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]
     Who waits in vain or loses a peer raises an exception; who stands still elsewhere does not.
     """
     waited = {r["rank"] for r in victims if r["follows"] in ("peer_lost", "timeout")}
-    ended = {r["rank"] for r in victims if r["follows"] == "terminated" and r["exception"] is None}
+    quiet = (None, "KeyboardInterrupt")  # as Python takes SIGINT
+    ended = {r["rank"] for r in victims if r["follows"] == "terminated" and r["exception"] in quiet}
     if None in waited | ended or waited & ended:
         return []
     if len(ended) > limits.max_silent_ratio * len(waited):
         return []
     return sorted(int(r) for r in ended)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {ranges(ranks)}"
+
+
+def _unheard(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
+    """Ranks between those that lost a peer or waited in vain of which nothing is said."""
+    waited = {r["rank"] for r in victims if r["follows"] in ("peer_lost", "timeout")}
+    told = {r["rank"] for r in victims}
+    if None in told or not waited:
+        return []
+    unheard = sorted(set(range(max(waited))) - told)
+    return unheard if len(unheard) <= limits.max_silent_ratio * len(waited) else []
+
+
+def _alike(first: Row, rows: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
+    """Ranks that raised the same at the same place by themselves, the first among them."""
+    at = ("exception", "file", "line", "function")
+    ranks = {
+        r["rank"]
+        for r in rows
+        if r["follows"] == _OWN and r["rank"] is not None and all(r[n] == first[n] for n in at)
+    }
+    is_placed = None not in (first["exception"], first["file"], first["rank"])
+    return sorted(ranks) if is_placed and len(ranks) >= limits.min_alike_count else []
 
 
 def _count(name: str, rows: Sequence[Row], facts: Facts) -> Evidence:
@@ -413,6 +456,10 @@ def _remedy(row: Row) -> str:
         return "look for what killed it: mostly the host's memory, or a small /dev/shm"
     if row["says"] == "disk_full":
         return "make room where checkpoints and caches are written"
+    if row["says"] == "address_in_use":
+        return "end what listens there (ss -ltnp; a job before this one?), or take another port"
+    if row["says"] == "no_gpu":
+        return "on its host: nvidia-smi; are driver, container and CUDA_VISIBLE_DEVICES right?"
     if row["exception"]:
         return "mend what raised it; until then restart from the last checkpoint"
     if row["says"]:

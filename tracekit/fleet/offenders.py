@@ -116,6 +116,13 @@ class _Place:
         return len(self.runs)
 
     @property
+    def machines(self) -> frozenset[str]:
+        """Hosts that it is or was of; of a port nobody says."""
+        if self.kind == "host":
+            return frozenset((self.name,))
+        return frozenset(r["host"] for r in self.runs if r.get("host"))
+
+    @property
     def bad_hosts(self) -> tuple[tuple[str, int], ...]:
         """Hosts of a rack with findings, and in how many runs: the worst first."""
         if self.kind != "rack":
@@ -176,7 +183,11 @@ def watch(
     host and its GPU or port with the same bad runs the narrower."""
     accused: Accused = frozenset((o.kind, o.name) for o in known)
     told = set(accused) | {("host", host) for o in known for host, _ in o.hosts}
-    told_runs = [(o.kind, set(o.runs)) for o in known]
+    told_runs = [
+        _Told(o.kind, frozenset(o.runs), frozenset(o.rules), one.machines)
+        for o in known
+        for one in [_place_of(o, places)]
+    ]
     tests_count = sum(len({r[kind] for r in places.get(kind, ())}) for kind in KINDS)
     first = _days_before(until, limits.window_days - 1)
     expected = 0.0
@@ -186,19 +197,44 @@ def watch(
         for place, ratio in _others(_places(kind, rows, first, until), None, accused):
             today = [r for r in place.runs if r["date"] == until]
             expected += 0.0 if is_grave else 1 - (1 - ratio) ** len(today)
-            bad = {r["run"] for r in today if r["rules"]}
-            is_told = (kind, place.name) in told or any(
-                of != kind and bad <= runs for of, runs in told_runs
-            )
-            if bad and not is_told:
-                one = _watched(place, families, until, ratio, tests_count, limits)
-                found.append(one)
+            bad = frozenset(r["run"] for r in today if r["rules"])
+            rules = frozenset(rule for r in today for rule in r["rules"])
+            this = _Told(kind, bad, rules, place.machines)
+            if bad and (kind, place.name) not in told and not any(map(this.is_told_by, told_runs)):
+                found.append(_watched(place, families, until, ratio, tests_count, limits))
                 told.add((kind, place.name))
-                told_runs.append((kind, bad))
+                told_runs.append(this)
     near = [w for w in found if w.more_count <= MAX_MORE_COUNT]
     return Watch(
         tuple(sorted(near, key=lambda w: (w.more_count, _weight(w), w.kind, w.name))), expected
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A place of which a night speaks, and which another may be a part of."""
+
+    kind: str
+    runs: frozenset[str]
+    rules: frozenset[str]
+    machines: frozenset[str]
+    """Hosts that it is or was of; none: nobody says."""
+
+    def is_told_by(self, other: _Told) -> bool:
+        """Whether the other says the same, of a place of another kind: a port's packets are lost on
+        its host, too. What befell two machines in the same run is two things."""
+        return self.runs <= other.runs and self.may_be_of(other)
+
+    def may_be_of(self, other: _Told) -> bool:
+        """Whether it is of another kind and may be of the same machine, by the same rule."""
+        is_apart = self.machines and other.machines and self.machines.isdisjoint(other.machines)
+        return self.kind != other.kind and not is_apart and not self.rules.isdisjoint(other.rules)
+
+
+def _place_of(offender: Offender, places: Mapping[str, Sequence[Row]]) -> _Place:
+    rows = places.get(offender.kind, ())
+    named = [r for r in rows if r.get(offender.kind) == offender.name]
+    return _Place(offender.kind, offender.name, tuple(named))
 
 
 def _weight(watched: Watched) -> int:
@@ -445,9 +481,22 @@ def _narrowest(
         for t in tests
         if not t.is_grave
     }
+    machines = {(t.place.kind, t.place.name): t.place.machines for t in tests}
 
-    def runs(offender: Offender, days: int) -> set[str]:
-        return bad.get((offender.kind, offender.name, days), set())
+    def told(offender: Offender, days: int) -> _Told:
+        place = (offender.kind, offender.name)
+        runs = frozenset(bad.get((*place, days), ()))
+        return _Told(
+            offender.kind, runs, frozenset(offender.rules), machines.get(place, frozenset())
+        )
+
+    def is_told(offender: Offender) -> bool:
+        this = told(offender, offender.days)
+        return any(
+            this.may_be_of(that)
+            and len(this.runs & that.runs) >= limits.same_runs_ratio * len(this.runs)
+            for that in (told(other, offender.days) for other in narrowest)
+        )
 
     racks = [o for o in candidates if o.kind == "rack"]
     hosts_told = {host for rack in racks for host, _ in rack.hosts}
@@ -455,13 +504,7 @@ def _narrowest(
     for offender in sorted(
         (o for o in candidates if o.kind != "rack"), key=lambda o: (KINDS.index(o.kind), o.name)
     ):
-        bad_runs = runs(offender, offender.days)
-        is_told = (offender.kind == "host" and offender.name in hosts_told) or any(
-            other.kind != offender.kind
-            and len(bad_runs & runs(other, offender.days)) >= limits.same_runs_ratio * len(bad_runs)
-            for other in narrowest
-        )
-        if not is_told:
+        if not (offender.kind == "host" and offender.name in hosts_told) and not is_told(offender):
             narrowest.append(offender)
     return narrowest + racks
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tracekit.cluster import Cluster
-from tracekit.errors import StoreError
+from tracekit.errors import StoreError, UsageError
 from tracekit.fleet.apart import in_processes, in_turn, reason
 from tracekit.fleet.diagnosed import Row, Tables, diagnosed
 from tracekit.fleet.elsewhere import diagnosed_elsewhere
@@ -32,6 +32,8 @@ class Rolled:
     """Runs that were diagnosed, by date and name."""
     failed: tuple[tuple[str, str], ...] = ()
     """Runs that could not be, and why."""
+    removed: tuple[str, ...] = ()
+    """Runs that were removed before they were done: what an earlier rollup said of them stays."""
     unchanged_count: int = 0
     """Runs that the tables held already."""
     gone_count: int = 0
@@ -81,6 +83,7 @@ def rolled_up(
         ask = diagnose or partial(diagnosed, memory_bytes=share, config=config)
         done: list[str] = []
         failed = [*plan.failed]
+        removed: list[str] = []
         if cluster is not None and pending:
             drop = stack.enter_context(lake.drop())
         for batch in _batches(pending, cluster):
@@ -90,13 +93,15 @@ def rolled_up(
                 told = in_turn(ask, batch)
             else:
                 told = in_processes(ask, batch, workers)
-            good, bad = _written(store, batch, told, go_on)
+            good, bad, gone = _written(lake, store, batch, told, go_on)
             done += good
             failed += bad
+            removed += gone
     dates = {e.card.date for e in pending if e.card and e.name in set(done)}
     return Rolled(
         done=tuple(done),
         failed=tuple(failed),
+        removed=tuple(removed),
         unchanged_count=plan.unchanged_count,
         gone_count=plan.gone_count,
         dates=tuple(sorted(dates)),
@@ -149,9 +154,14 @@ Told = Iterable[tuple[Entry, Tables | str]]
 
 
 def _written(
-    store: FleetStore, batch: Sequence[Entry], told: Told, go_on: Callable[[], object]
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """The rows of some runs, in place of what the tables had of them."""
+    lake: AnyLake,
+    store: FleetStore,
+    batch: Sequence[Entry],
+    told: Told,
+    go_on: Callable[[], object],
+) -> tuple[list[str], list[tuple[str, str]], list[str]]:
+    """The rows of some runs, in place of what the tables had of them: which are done, which failed
+    and why, and which were removed meanwhile."""
     before = store.ledger()
     at = datetime.now(UTC).isoformat(timespec="seconds")
     # Rows of an earlier generation may stand under another date: it stays written until the rows
@@ -171,15 +181,29 @@ def _written(
             continue
         for name, rows in said.items():
             tables.setdefault(name, []).extend(rows)
-    store.replace(tables, begun, {d for row in begun.values() for d in row["dates"]})
-    store.write_ledger(
-        [
-            _ledger_row(e, "failed" if e.name in reasons else "done", at, reasons.get(e.name))
-            for e in batch
-        ]
+    removed = [name for name in reasons if _is_removed(lake, name)]
+    reasons |= dict.fromkeys(removed, "removed while a rollup read it")
+    kept = {name: row for name, row in begun.items() if name not in removed}
+    store.replace(tables, kept, {d for row in kept.values() for d in row["dates"]})
+    ended = {
+        e.name: _ledger_row(e, "failed" if e.name in reasons else "done", at, reasons.get(e.name))
+        for e in batch
+    }
+    ended |= {name: before[name] for name in removed if name in before}
+    store.write_ledger([*ended.values()])
+    return (
+        [n for n in ended if n not in reasons],
+        [(n, reasons[n]) for n in ended if n in reasons and n not in removed],
+        removed,
     )
-    names = [e.name for e in batch]
-    return [n for n in names if n not in reasons], [(n, reasons[n]) for n in names if n in reasons]
+
+
+def _is_removed(lake: AnyLake, name: str) -> bool:
+    try:
+        lake.entry(name)
+    except UsageError:
+        return True
+    return False
 
 
 def _ledger_row(entry: Entry, state: str, at: str, reason: str | None = None) -> Row:

@@ -283,7 +283,10 @@ def test_a_disk_without_room_for_a_night_is_named_before_a_table_is_begun(
 
 
 def test_tables_of_a_newer_tracekit_are_left_alone(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     lake = FleetLake(tmp_path, fleet)
     monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
@@ -292,7 +295,10 @@ def test_tables_of_a_newer_tracekit_are_left_alone(
     with pytest.raises(StoreError, match="a newer tracekit wrote these tables"):
         rolled(lake, 2)
     monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 2)
-    assert len(rolled(lake).done) == 12  # older rows are made again
+    assert not caplog.text
+    again = rolled(lake)
+    assert (len(again.done), again.again_count) == (12, 6)  # older rows are made again
+    assert "an older tracekit wrote the rows of 6 runs otherwise" in caplog.text
 
 
 def test_an_interrupt_that_a_library_made_an_error_of_fails_no_run(

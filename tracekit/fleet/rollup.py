@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,9 +20,12 @@ from tracekit.fleet.lakes import AnyLake
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import SCHEMA_VERSION
 from tracekit.version import __version__
+from tracekit.wording import plural
 
 BATCH_COUNT = 100
 """Runs whose rows are in memory and written at once: a backlog of a year is many nights."""
+
+_LOG = logging.getLogger("tracekit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Rolled:
     """Runs that could not be, and why."""
     removed: tuple[str, ...] = ()
     """Runs that were removed before they were done: what an earlier rollup said of them stays."""
+    again_count: int = 0
+    """Of those done or to be done, runs of which an older tracekit had made rows otherwise."""
     unchanged_count: int = 0
     """Runs that the tables held already."""
     gone_count: int = 0
@@ -77,6 +83,13 @@ def rolled_up(
                 raise KeyboardInterrupt
 
         plan, pending, restamped = _planned(lake, store, date, since)
+        if plan.again_count:
+            _LOG.warning(
+                "note: an older tracekit wrote the rows of %s otherwise (this one: format %d): "
+                "diagnosed again, once",
+                plural(plan.again_count, "run"),
+                SCHEMA_VERSION,
+            )
         store.write_ledger(restamped)
         is_alone = diagnose is not None or workers == 1
         share = memory_bytes // workers if memory_bytes and not is_alone else memory_bytes
@@ -102,6 +115,7 @@ def rolled_up(
         done=tuple(done),
         failed=tuple(failed),
         removed=tuple(removed),
+        again_count=plan.again_count,
         unchanged_count=plan.unchanged_count,
         gone_count=plan.gone_count,
         dates=tuple(sorted(dates)),
@@ -129,6 +143,7 @@ def _planned(
         Rolled(
             done=tuple(e.name for e in pending),
             failed=tuple((e.name, e.damage or "") for e in found.new if e.card is None),
+            again_count=sum(_is_of_older(ledger.get(e.name)) for e in pending),
             unchanged_count=found.unchanged_count,
             gone_count=len(ledger.keys() - found.names),
             dates=tuple(sorted({e.card.date for e in pending if e.card})),
@@ -136,6 +151,10 @@ def _planned(
         pending,
         [{**ledger[e.name], "stamp": e.stamp} for e in found.restamped],
     )
+
+
+def _is_of_older(row: Row | None) -> bool:
+    return row is not None and row["state"] == "done" and not _is_whole(row)
 
 
 def _is_whole(row: Row) -> bool:

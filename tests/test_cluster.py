@@ -570,6 +570,19 @@ def test_waiting_for_workers_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert "tracekit.no-worker-timeout" in (caught.value.hint or "")
 
 
+def test_workers_without_tracekit_are_an_error_at_once(
+    remote: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "IMPORTED", "tracekit.no_such_module")
+    other = Cluster(scheduler=remote._client.scheduler.address)
+    other._client_or_none = remote._client  # whose certificates it would need
+    with pytest.raises(ClusterError, match=r"not be begun \(ModuleNotFoundError\)") as caught:
+        [*other.map(cluster_tasks.doubled, [1, 2])]
+    assert "the same tracekit" in (caught.value.hint or "")
+    monkeypatch.undo()
+    assert sorted(r for _, r in other.map(cluster_tasks.doubled, [1, 2])) == [2, 4]  # type: ignore[type-var]
+
+
 def test_a_scheduler_that_goes_away_ends_the_command(remote: Cluster, tmp_path: Path) -> None:
     """``remote`` is there for its skip alone."""
     where = tmp_path / "scheduler.json"
@@ -588,6 +601,7 @@ def test_a_scheduler_that_goes_away_ends_the_command(remote: Cluster, tmp_path: 
             time.sleep(0.1)
         address = json.loads(where.read_text())["address"]
         with Cluster(scheduler=address) as one:
+            one._is_tried = True  # there is no worker to try it on
             # What it cannot import it cannot hand on: as where it has no tracekit.
             with pytest.raises(ClusterError, match="a task could not be begun") as caught:
                 next(one.map(cluster_tasks.doubled, [1]))

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cluster_tasks
-from tracekit import api, cluster, runs
+from tracekit import api, cluster, runs, waits_elsewhere
 from tracekit.cli.app import main
 from tracekit.cluster import Cluster, FailedTaskError, LostWorkerError, NotSeenError
 from tracekit.errors import ClusterError, InputError, UsageError
@@ -183,6 +183,36 @@ def test_a_worker_killed_while_it_numbers_calls_loses_and_doubles_nothing(
     assert sorted(t[0] for t in told) == sorted(t[0] for t in again) == [*range(8)]
     assert [t[1]["call"].tolist() for t in again] == [[0, 0, 0, 0]] * 8
     assert not [*(tmp_path / "tmp").iterdir()]
+
+
+def test_who_was_late_is_worked_out_by_communicator_though_a_worker_is_killed(
+    remote: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("simulate", "slow-gpu", "--ranks", "8", "--steps", "2", "-o", "traces")
+    assert command(*words, "--layout", "tp2") == 0
+    for name in ("run", "alone"):
+        api.ingest("traces", run=tmp_path / name, workers=1).close()
+    drop = tmp_path / "drop"
+    drop.mkdir()
+    before = pids(remote)
+
+    def kill() -> None:
+        """One of two, once the first of four parts is done."""
+        while not [*drop.glob("*.compute")]:
+            time.sleep(0.0005)
+        os.kill(before[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with api.open(tmp_path / "run") as opened:
+        assert waits_elsewhere.keep_waits(remote, opened.run, tmp_path / "run", str(drop))
+    killer.join(timeout=60)
+    assert before[0] not in pids(remote)
+    with api.open(tmp_path / "run") as opened, api.open(tmp_path / "alone") as alone:
+        for name in waits_elsewhere.QUERIES:
+            assert opened.answers.kept_rows(name) == alone.answers.rows(name)
+    assert told(tmp_path / "run") == told(tmp_path / "alone").replace("alone", "run")
 
 
 @pytest.mark.slow  # the handmade job, above, takes the same way; this one has a culprit and logs
@@ -540,6 +570,19 @@ def test_waiting_for_workers_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert "tracekit.no-worker-timeout" in (caught.value.hint or "")
 
 
+def test_workers_without_tracekit_are_an_error_at_once(
+    remote: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "IMPORTED", "tracekit.no_such_module")
+    other = Cluster(scheduler=remote._client.scheduler.address)
+    other._client_or_none = remote._client  # whose certificates it would need
+    with pytest.raises(ClusterError, match=r"not be begun \(ModuleNotFoundError\)") as caught:
+        [*other.map(cluster_tasks.doubled, [1, 2])]
+    assert "the same tracekit" in (caught.value.hint or "")
+    monkeypatch.undo()
+    assert sorted(r for _, r in other.map(cluster_tasks.doubled, [1, 2])) == [2, 4]  # type: ignore[type-var]
+
+
 def test_a_scheduler_that_goes_away_ends_the_command(remote: Cluster, tmp_path: Path) -> None:
     """``remote`` is there for its skip alone."""
     where = tmp_path / "scheduler.json"
@@ -558,6 +601,7 @@ def test_a_scheduler_that_goes_away_ends_the_command(remote: Cluster, tmp_path: 
             time.sleep(0.1)
         address = json.loads(where.read_text())["address"]
         with Cluster(scheduler=address) as one:
+            one._is_tried = True  # there is no worker to try it on
             # What it cannot import it cannot hand on: as where it has no tracekit.
             with pytest.raises(ClusterError, match="a task could not be begun") as caught:
                 next(one.map(cluster_tasks.doubled, [1]))

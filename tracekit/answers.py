@@ -114,6 +114,11 @@ class Answers:
         con = self._run.prepare([table.name for table in TABLES if table.name in words])
         return self._with_macros(con, text)
 
+    def put(self, name: str, rows: pa.Table) -> None:
+        """Let a macro without arguments give these rows, which somebody derived elsewhere."""
+        assert isinstance(self._run, Run)  # noqa: S101  # a connection has all macros
+        sharing.put(self._run.prepare(()), name, rows, self._macros)
+
     @cached_property
     def kept(self) -> Kept | None:
         """What was answered before; nothing is known of a connection's."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import cache, runs, store
-from tracekit.cluster import cluster_of
+from tracekit.cluster import Cluster, cluster_of
 from tracekit.errors import (
     DamagedRunError,
     QueryError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from tracekit.comparison.model import Comparison
     from tracekit.comparison.sides import RunRows
     from tracekit.job import JobDescription
+    from tracekit.query_file import Query
     from tracekit.report.model import Report
     from tracekit.rules import Facts
     from tracekit.timeline import Detail, Written
@@ -109,15 +111,13 @@ class OpenRun:
 
     def table(self, name: str, **params: object) -> pa.Table:
         """Rows of a named query as an Arrow table. UsageError for a query that is not there."""
-        from tracekit import catalog, sharing
+        from tracekit import catalog
 
         query = catalog.find(name)
         if catalog.finds_nothing(query, self.run.tables):
             query.bind(params)
             return catalog.no_rows(self.run.prepare(()), query)
-        con = self.answers.con([query])
-        with sharing.shared(con, [name], may_have_hosts=self.run.may_have_hosts):
-            rows = catalog.run(con, name, **params)
+        rows = self._rows(query, params)
         if query.completed == "replay":
             from tracekit import replays
 
@@ -127,6 +127,20 @@ class OpenRun:
 
             return traffic.with_expected(rows, self.job)
         return rows
+
+    def _rows(self, query: Query, params: Mapping[str, object]) -> pa.Table:
+        """What its SQL gives; as it is kept, where something is to complete it."""
+        from tracekit import catalog, sharing
+
+        kept = self.answers.kept_rows(query.name) if query.completed and not params else None
+        if kept is not None:
+            import pyarrow as pa
+
+            schema = catalog.no_rows(self.run.prepare(()), query).schema
+            return pa.Table.from_pylist(kept, schema)
+        con = self.answers.con([query])
+        with sharing.shared(con, [query.name], may_have_hosts=self.run.may_have_hosts):
+            return catalog.run(con, query.name, **params)
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""
@@ -370,7 +384,27 @@ def ingest(
             nsys=str(nsys) if nsys is not None else None,
             progress=progress,
         )
+        if remote is not None:
+            folder = runs.work_folder(Path(run))
+            try:
+                keep_waits(remote, run, os.path.abspath(folder), memory_bytes=memory_bytes)  # noqa: PTH100
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     return OpenRun(store.open_run(Path(run), memory_bytes=memory_bytes))
+
+
+def keep_waits(
+    cluster: Cluster, run: PathLike, place: str, *, memory_bytes: int | None = None
+) -> None:
+    """Have the workers of a cluster work out who was late in a run: see ``waits_elsewhere``.
+
+    ``place`` is a folder or a URI of the caller's where they hand over rows.
+    """
+    from tracekit import waits_elsewhere
+
+    where = run if is_uri(run) else os.path.abspath(run)  # noqa: PTH100  # resolves no link
+    with open(run, memory_bytes=memory_bytes) as opened:
+        waits_elsewhere.keep_waits(cluster, opened.run, where, place)
 
 
 def open(  # the name that DESIGN gives it: used as tracekit.open

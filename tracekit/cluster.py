@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import logging
 import os
 import queue
@@ -58,6 +59,8 @@ LOOK_S = 2.0
 LATE_S = 60.0
 """How long a file may need until another machine sees it: file systems of a network keep a folder's
 names for a while."""
+IMPORTED = "tracekit.cluster"
+"""What a worker must be able to import."""
 IDLE_S = 3600
 """After so long without a task the operator of Kubernetes removes a cluster: deriving a run, while
 its workers wait, takes minutes."""
@@ -134,6 +137,7 @@ class Cluster:
         self._workers, self._memory_bytes = workers, memory_bytes
         self._stack = contextlib.ExitStack()
         self._client_or_none: Client | None = None
+        self._is_tried = False
 
     def __enter__(self) -> Cluster:
         return self
@@ -199,10 +203,12 @@ class Cluster:
             tasks[future] = task
             future.add_done_callback(ended.put)
 
+        wait = _Patience(client, self.name)
+        if items and not self._is_tried:
+            self._try(client, wait, meanwhile)
         try:
             for item in items:
                 hand_out(_Task(item))
-            wait = _Patience(client, self.name)
             while tasks or suspects:
                 if not tasks:
                     hand_out(suspects.popleft())
@@ -240,6 +246,20 @@ class Cluster:
             if tasks:
                 with contextlib.suppress(Exception):  # the scheduler may be what has gone
                     client.cancel([*tasks])
+
+    def _try(self, client: Client, wait: _Patience, meanwhile: Callable[[], object]) -> None:
+        """Have a worker import what tasks are made of. One that cannot would end of the first task,
+        and so would its successor, while whoever asks waits. ClusterError where it cannot."""
+        future = client.submit(importlib.import_module, IMPORTED, pure=False)
+        while future.status == "pending":
+            with contextlib.suppress(Exception):  # a timeout; what else there is, is told below
+                future.exception(timeout=LOOK_S)
+            if future.status == "pending":
+                wait.look()
+            meanwhile()
+        if future.status != "finished":
+            self._told(future)
+        self._is_tried = True
 
     def _told(self, future: Future[_Told[Result]]) -> _Told[Result] | LostWorkerError:
         from concurrent.futures import CancelledError

@@ -13,6 +13,7 @@ from tracekit.store import parsed
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 SHARED_MACROS = {
     "host_work": ("gpu_op", "host_op"),
@@ -102,6 +103,16 @@ def share(
         loaded |= load_macros(con, sources, may_have_hosts=may_have_hosts, loaded=loaded)
         if _share(con, name, [f"({source})" for source in sources]):
             loaded[name] = _reading(name)
+
+
+def put(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table, loaded: dict[str, str]) -> None:
+    """Let a macro without arguments give these rows, which somebody derived elsewhere, for as long
+    as the connection lasts; ``loaded`` as for ``share``."""
+    con.register("put_rows", rows)
+    con.execute(f"CREATE OR REPLACE TABLE shared_{name} AS FROM put_rows")
+    con.unregister("put_rows")
+    con.execute(_reading(name))
+    loaded[name] = _reading(name)
 
 
 _Ranks = Sequence[tuple[int, int]]
@@ -200,5 +211,5 @@ def _share(con: duckdb.DuckDBPyConnection, name: str, sources: Sequence[str]) ->
 
 def _reading(name: str) -> str:
     """The statement that makes a macro read what was derived."""
-    markers = ", ".join(f"p{number}" for number in range(len(SHARED_MACROS[name])))
+    markers = ", ".join(f"p{number}" for number in range(len(SHARED_MACROS.get(name, ()))))
     return f"CREATE OR REPLACE MACRO {name}({markers}) AS TABLE FROM shared_{name}"

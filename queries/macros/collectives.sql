@@ -183,9 +183,11 @@ SELECT
 FROM compared
 WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 
--- inflicted_waits: Who waited for whom, and why.
+-- owned_waits: Who waited for whom in a communicator, and how much of it the late one caused.
 --
--- One row a waiting call of a trusted, complete instance; source_id and place point to that call.
+-- One row a waiting call of a trusted, complete instance; source_id and place point to that call,
+-- key and holder_key to what the two ranks did. Rows of a communicator depend on its own calls and on
+-- what exposed_calls gives of its members, and on no other communicator.
 --
 -- own_ns is the part of the waiting that the holder caused since the two last left a collective of
 -- this communicator together: its own time since then less the waiter's. Own time is time without
@@ -200,19 +202,16 @@ WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 -- caused must then also be there since the exit at which that queue began, or a rank that some
 -- other communicator held up would be blamed for work that all ranks do.
 --
--- exposed_ns is the part of own_ns in which the waiter computed nothing and was not yet waiting for
--- the same rank in an earlier call. is_second marks the waiter that entered last before the holder:
--- without the holder's delay the operation would have begun then. gap_ns is that waiter's
--- exposed_ns with each moment counted once over all communicators of the holder: what the job
--- loses.
+-- is_second marks the waiter that entered last before the holder: without the holder's delay the
+-- operation would have begun then.
 --
 -- reads: gpu_op, host_op, collective, annotation, collective_match, comm_group, clock_offset,
 --     clock_pair
 -- columns: attempt INTEGER, capture_id INTEGER, group_id VARCHAR, instance_id BIGINT, step BIGINT,
 --     op VARCHAR, rank INTEGER, holder_rank INTEGER, start_ns BIGINT, holder_start_ns BIGINT,
---     wait_ns BIGINT, own_ns BIGINT, exposed_ns BIGINT, gap_ns BIGINT, is_second BOOLEAN,
---     source_id INTEGER, place BIGINT
-CREATE OR REPLACE MACRO inflicted_waits() AS TABLE
+--     wait_ns BIGINT, own_ns BIGINT, is_second BOOLEAN, source_id INTEGER, place BIGINT, key BIGINT,
+--     holder_key BIGINT
+CREATE OR REPLACE MACRO owned_waits() AS TABLE
 WITH
     calls AS MATERIALIZED (
         SELECT
@@ -248,10 +247,6 @@ WITH
             ) = 1 AS is_second
         FROM queues
         WHERE wait_ns > error_ns AND holder_rank <> rank
-    ),
-    compute AS MATERIALIZED (
-        SELECT key, start_ns, end_ns
-        FROM rank_compute()
     ),
     exposed AS MATERIALIZED (
         SELECT key, start_ns, end_ns
@@ -321,30 +316,65 @@ WITH
     ),
     lost AS MATERIALIZED (
         SELECT key, time_ns, covered_ns FROM covered_before('exposed', 'moments')
-    ),
-    owned AS (
-        SELECT
-            shared.*,
-            greatest(
-                0,
-                least(
-                    wait_ns,
-                    (holder_start_ns - holder_exit_ns - h1.covered_ns + h0.covered_ns)
-                    - (start_ns - exit_ns - s1.covered_ns + s0.covered_ns),
-                    (holder_start_ns - holder_queue_exit_ns - h1.covered_ns + hq.covered_ns)
-                    - (start_ns - queue_exit_ns - s1.covered_ns + sq.covered_ns)
-                )
-            ) AS own_ns
-        -- Each row has exactly one partner. Outer joins, because the optimiser puts inner ones in
-        -- an order of its own and may join lost with itself by key alone.
-        FROM shared
-        LEFT JOIN lost AS s1 ON s1.key = shared.key AND s1.time_ns = shared.start_ns
-        LEFT JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns
-        LEFT JOIN lost AS h1 ON h1.key = shared.holder_key AND h1.time_ns = shared.holder_start_ns
-        LEFT JOIN lost AS h0 ON h0.key = shared.holder_key AND h0.time_ns = shared.holder_exit_ns
-        LEFT JOIN lost AS sq ON sq.key = shared.key AND sq.time_ns = shared.queue_exit_ns
-        LEFT JOIN lost AS hq
-            ON hq.key = shared.holder_key AND hq.time_ns = shared.holder_queue_exit_ns
+    )
+SELECT
+    shared.attempt,
+    shared.capture_id,
+    shared.group_id,
+    shared.instance_id,
+    shared.step,
+    shared.op,
+    shared.rank,
+    shared.holder_rank,
+    shared.start_ns,
+    shared.holder_start_ns,
+    shared.wait_ns,
+    CAST(
+        greatest(
+            0,
+            least(
+                wait_ns,
+                (holder_start_ns - holder_exit_ns - h1.covered_ns + h0.covered_ns)
+                - (start_ns - exit_ns - s1.covered_ns + s0.covered_ns),
+                (holder_start_ns - holder_queue_exit_ns - h1.covered_ns + hq.covered_ns)
+                - (start_ns - queue_exit_ns - s1.covered_ns + sq.covered_ns)
+            )
+        ) AS BIGINT
+    ) AS own_ns,
+    shared.is_second,
+    shared.source_id,
+    shared.place,
+    shared.key,
+    shared.holder_key
+-- Each row has exactly one partner. Outer joins, because the optimiser puts inner ones in
+-- an order of its own and may join lost with itself by key alone.
+FROM shared
+LEFT JOIN lost AS s1 ON s1.key = shared.key AND s1.time_ns = shared.start_ns
+LEFT JOIN lost AS s0 ON s0.key = shared.key AND s0.time_ns = shared.exit_ns
+LEFT JOIN lost AS h1 ON h1.key = shared.holder_key AND h1.time_ns = shared.holder_start_ns
+LEFT JOIN lost AS h0 ON h0.key = shared.holder_key AND h0.time_ns = shared.holder_exit_ns
+LEFT JOIN lost AS sq ON sq.key = shared.key AND sq.time_ns = shared.queue_exit_ns
+LEFT JOIN lost AS hq
+    ON hq.key = shared.holder_key AND hq.time_ns = shared.holder_queue_exit_ns;
+
+-- inflicted_waits: Who waited for whom, why, and what it cost.
+--
+-- The rows of owned_waits. exposed_ns is the part of own_ns in which the waiter computed nothing and
+-- was not yet waiting for the same rank in an earlier call. gap_ns is the exposed_ns of the waiter
+-- that is_second marks, with each moment counted once over all communicators of the holder: what
+-- the job loses.
+--
+-- reads: gpu_op, host_op, collective, annotation, collective_match, comm_group, clock_offset,
+--     clock_pair
+-- columns: attempt INTEGER, capture_id INTEGER, group_id VARCHAR, instance_id BIGINT, step BIGINT,
+--     op VARCHAR, rank INTEGER, holder_rank INTEGER, start_ns BIGINT, holder_start_ns BIGINT,
+--     wait_ns BIGINT, own_ns BIGINT, exposed_ns BIGINT, gap_ns BIGINT, is_second BOOLEAN,
+--     source_id INTEGER, place BIGINT
+CREATE OR REPLACE MACRO inflicted_waits() AS TABLE
+WITH
+    compute AS MATERIALIZED (
+        SELECT key, start_ns, end_ns
+        FROM rank_compute()
     ),
     -- Several calls may wait for one rank at the same time: each moment counts for the first.
     pieces AS MATERIALIZED (
@@ -379,7 +409,7 @@ WITH
                 start_ns + wait_ns
             ) AS gap_start_ns,
             start_ns + wait_ns AS piece_end_ns
-        FROM owned
+        FROM owned_waits()
     ),
     edges AS (
         SELECT key, piece_start_ns AS time_ns FROM pieces
@@ -403,7 +433,7 @@ SELECT
     pieces.start_ns,
     pieces.holder_start_ns,
     pieces.wait_ns,
-    CAST(pieces.own_ns AS BIGINT) AS own_ns,
+    pieces.own_ns,
     CAST(
         piece_end_ns - piece_start_ns - at_end.covered_ns + at_start.covered_ns AS BIGINT
     ) AS exposed_ns,

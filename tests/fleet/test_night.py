@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -223,6 +224,31 @@ def test_families_that_changed_alike_are_one_and_those_that_held_speak_against()
     assert one.change == ("framework", "2.4", "2.5")
     assert [f.family for f in one.families] == ["b", "a"]
     assert one.unmoved_count == 1
+
+
+def test_slow_runs_just_before_a_change_do_not_part_a_family_from_those_that_made_it_too() -> None:
+    def of(name: str, slow: Sequence[int], ratio: float = 1.05) -> list[Any]:
+        return [
+            {
+                **job(i, (1.0 + 0.002 * (i % 3)) * (ratio if i >= 12 or i in slow else 1)),
+                "family": name,
+                "framework": "2.5" if i >= 12 else "2.4",
+            }
+            for i in range(18)
+        ]
+
+    def told(*families: list[Any]) -> list[tuple[Any, str, list[str]]]:
+        jobs = sorted((j for of_one in families for j in of_one), key=lambda j: j["date"])
+        return [(r.change, r.date, [f.family for f in r.families]) for r in found(jobs)]
+
+    change, others = ("framework", "2.4", "2.5"), [of(name, (3,)) for name in "abcdef"]
+    assert told(of("x", (9, 10, 11)), *others) == [(change, day_of(13), [*"abcdefx"])]
+    # Who was told before the change keeps its date, and so does who is alone with it.
+    alone = (None, day_of(8), ["x"])
+    assert told(of("x", (7, 8, 9, 10, 11)), *others) == [(change, day_of(13), [*"abcdef"]), alone]
+    assert told(of("x", (7, 8, 9, 10, 11)), *(of(n, (), 1) for n in "abcdef")) == [alone]
+    # Where too few runs came after the change, nothing is said of it yet.
+    assert told(of("x", (9, 10, 11))[:14], *others) == [(change, day_of(13), [*"abcdef"])]
 
 
 def test_what_else_began_then_is_named() -> None:
@@ -452,6 +478,35 @@ def test_of_a_host_and_its_gpu_with_the_same_bad_run_the_gpu_is_watched() -> Non
     found = {(w.kind, w.name) for w in watched({"host": hosts, "gpu": gpus}).places}
     assert ("gpu", "GPU-h3") in found
     assert ("host", "h3") not in found
+
+
+def test_what_befell_another_machine_in_the_runs_of_a_known_offender_is_watched() -> None:
+    rows = [*once_each(), *one_night(3)]
+    assert [o.name for o in offending({"host": rows})] == ["h3"]
+    shared = max(r["run"] for r in rows if r["host"] == "h3" and r["rules"])
+    port = {"link": "leaf1:h5", "run": shared, "date": day_of(10), "gpu_hours_per_day": None}
+
+    def found(**row: Any) -> set[tuple[str, str]]:
+        (kind,) = {"gpu", "link"} & {*row}
+        others = [{**row, kind: f"{row[kind]}-{i}", "rules": []} for i in range(30)]
+        return {
+            (w.kind, w.name) for w in watched({"host": rows, kind: [row, *others]}).places if w.kind
+        } - {("host", r["host"]) for r in rows}
+
+    assert found(**port, rules=["packet-loss"]) == {("link", "leaf1:h5")}
+    assert found(**port, rules=["slow-host"]) == set()  # as far as anybody knows, the same thing
+    gpu = {**port, "gpu": "GPU-9", "rules": ["slow-host"]}
+    del gpu["link"]
+    assert found(**gpu, host="h3") == set()
+    assert found(**gpu, host="h5") == {("gpu", "GPU-9")}
+
+
+def test_two_machines_that_fail_in_the_same_runs_are_both_offenders() -> None:
+    rows = places({"h3": 6})
+    gpus = [{**r, "gpu": f"GPU-{r['host']}", "host": f"x{r['host']}"} for r in rows["host"]]
+    assert {o.name for o in offending({**rows, "gpu": gpus})} == {"h3", "GPU-h3"}
+    own = [{**r, "gpu": f"GPU-{r['host']}"} for r in rows["host"]]
+    assert {o.name for o in offending({**rows, "gpu": own})} == {"GPU-h3"}
 
 
 def test_what_a_night_watches_is_told_apart_from_offenders(nights: dict[int, Night]) -> None:

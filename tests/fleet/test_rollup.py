@@ -24,7 +24,7 @@ from fleet_nights import FIRST, Fleet, FleetLake, day_of, dies
 from soaks import soak
 from tracekit.cli import fleet as fleet_cli
 from tracekit.cli import main
-from tracekit.errors import InputError, RunWriteError, StoreError
+from tracekit.errors import InputError, RunWriteError, StoreError, UsageError
 from tracekit.fleet import lake as lake_module
 from tracekit.fleet import lock, rollup
 from tracekit.fleet import store as fleet_store
@@ -161,6 +161,41 @@ def test_one_bad_run_never_stops_the_night_and_is_named(fleet: Fleet, tmp_path: 
     assert set(rolled_up(lake, diagnose=lake.diagnosed).done) == set(names[:2])  # tried again
 
 
+def test_a_run_removed_while_it_is_read_has_not_failed(fleet: Fleet, tmp_path: Path) -> None:
+    seen, unseen = (card.name for card, _ in fleet.runs[day_of(1)][:2])
+    gone: set[str] = set()
+    going = {unseen}
+
+    class Shrinking(FleetLake):
+        def entry(self, name: str) -> Entry:
+            if name in gone:
+                raise UsageError(f"there is no run {name!r}")
+            return super().entry(name)
+
+    def ask(entry: Entry) -> dict[str, list[Any]]:
+        if entry.name in going:
+            gone.add(entry.name)
+            raise InputError("a file is gone")
+        return lake.diagnosed(entry)
+
+    lake = Shrinking(tmp_path, fleet, 1)
+    done = rolled_up(lake, diagnose=ask)
+    assert (done.removed, done.failed) == ((unseen,), ())
+    store = FleetStore(tmp_path / "fleet")
+    assert store.ledger()[unseen]["state"] == "failed"  # a half one never counts
+    assert unseen not in {r["run"] for r in store.rows("job")}
+    # A later generation of a run that a night has told of: what it told stays.
+    told = [r for r in store.rows("host") if r["run"] == seen]
+    assert told
+    lake.simulated = Fleet(2, days=DAYS)
+    going = {seen}
+    done = rolled_up(lake, diagnose=ask)
+    assert (done.removed, done.failed) == ((seen,), ())
+    rows = FleetStore(tmp_path / "fleet").rows("host")
+    assert [r for r in rows if r["run"] == seen] == told
+    assert len({r["run"] for r in rows}) > 1
+
+
 def test_a_night_opens_no_run_that_an_earlier_one_has_seen(fleet: Fleet, tmp_path: Path) -> None:
     lake = FleetLake(tmp_path, fleet)
     for day in range(1, DAYS + 1):
@@ -248,7 +283,10 @@ def test_a_disk_without_room_for_a_night_is_named_before_a_table_is_begun(
 
 
 def test_tables_of_a_newer_tracekit_are_left_alone(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     lake = FleetLake(tmp_path, fleet)
     monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
@@ -257,7 +295,10 @@ def test_tables_of_a_newer_tracekit_are_left_alone(
     with pytest.raises(StoreError, match="a newer tracekit wrote these tables"):
         rolled(lake, 2)
     monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 2)
-    assert len(rolled(lake).done) == 12  # older rows are made again
+    assert not caplog.text
+    again = rolled(lake)
+    assert (len(again.done), again.again_count) == (12, 6)  # older rows are made again
+    assert "an older tracekit wrote the rows of 6 runs otherwise" in caplog.text
 
 
 def test_an_interrupt_that_a_library_made_an_error_of_fails_no_run(

@@ -103,7 +103,11 @@ def ingest(
                 run_name, is_new = opened_lake.add(
                     [*(paths or [])], name=name, job_paths=[*(job or [])], cluster=remote, **reading
                 )
-            opened = api.open(opened_lake.path(run_name), memory_bytes=memory_bytes)
+                where = opened_lake.path(run_name)
+                if remote is not None:
+                    with opened_lake.drop() as drop:
+                        api.keep_waits(remote, where, drop, memory_bytes=memory_bytes)
+            opened = api.open(where, memory_bytes=memory_bytes)
             _say_where(run_name, is_new)
         else:
             place = {"run": run or "", "scheduler": scheduler, "cluster": cluster}

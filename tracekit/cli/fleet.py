@@ -305,6 +305,8 @@ def rollup(
         )
     for name, why in rolled.failed:
         note(f"failed: {name}: {why}", level="warning", event="run_failed", run=name, reason=why)
+    for name in rolled.removed:
+        note(f"removed meanwhile: {name}", event="run_removed", run=name)
     if dry_run:
         write_text("".join(f"{safe(name)}\n" for name in rolled.done), output)
         note(f"would roll up {len(rolled.done)} runs; {rolled.unchanged_count} are held already")

@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -100,20 +101,27 @@ class Watch:
     """Places with a finding on such a date by chance, at the others' rate."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Place:
     kind: str
     name: str
     runs: tuple[Row, ...]
     """In the order in which they ran, by date. Of a rack, those of its hosts."""
 
-    @property
+    @cached_property
     def bad(self) -> tuple[Row, ...]:
         return tuple(r for r in self.runs if r["rules"])
 
     @property
     def count(self) -> int:
         return len(self.runs)
+
+    @property
+    def machines(self) -> frozenset[str]:
+        """Hosts that it is or was of; of a port nobody says."""
+        if self.kind == "host":
+            return frozenset((self.name,))
+        return frozenset(r["host"] for r in self.runs if r.get("host"))
 
     @property
     def bad_hosts(self) -> tuple[tuple[str, int], ...]:
@@ -176,7 +184,11 @@ def watch(
     host and its GPU or port with the same bad runs the narrower."""
     accused: Accused = frozenset((o.kind, o.name) for o in known)
     told = set(accused) | {("host", host) for o in known for host, _ in o.hosts}
-    told_runs = [(o.kind, set(o.runs)) for o in known]
+    told_runs = [
+        _Told(o.kind, frozenset(o.runs), frozenset(o.rules), one.machines)
+        for o in known
+        for one in [_place_of(o, places)]
+    ]
     tests_count = sum(len({r[kind] for r in places.get(kind, ())}) for kind in KINDS)
     first = _days_before(until, limits.window_days - 1)
     expected = 0.0
@@ -186,19 +198,44 @@ def watch(
         for place, ratio in _others(_places(kind, rows, first, until), None, accused):
             today = [r for r in place.runs if r["date"] == until]
             expected += 0.0 if is_grave else 1 - (1 - ratio) ** len(today)
-            bad = {r["run"] for r in today if r["rules"]}
-            is_told = (kind, place.name) in told or any(
-                of != kind and bad <= runs for of, runs in told_runs
-            )
-            if bad and not is_told:
-                one = _watched(place, families, until, ratio, tests_count, limits)
-                found.append(one)
+            bad = frozenset(r["run"] for r in today if r["rules"])
+            rules = frozenset(rule for r in today for rule in r["rules"])
+            this = _Told(kind, bad, rules, place.machines)
+            if bad and (kind, place.name) not in told and not any(map(this.is_told_by, told_runs)):
+                found.append(_watched(place, families, until, ratio, tests_count, limits))
                 told.add((kind, place.name))
-                told_runs.append((kind, bad))
+                told_runs.append(this)
     near = [w for w in found if w.more_count <= MAX_MORE_COUNT]
     return Watch(
         tuple(sorted(near, key=lambda w: (w.more_count, _weight(w), w.kind, w.name))), expected
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A place of which a night speaks, and which another may be a part of."""
+
+    kind: str
+    runs: frozenset[str]
+    rules: frozenset[str]
+    machines: frozenset[str]
+    """Hosts that it is or was of; none: nobody says."""
+
+    def is_told_by(self, other: _Told) -> bool:
+        """Whether the other says the same, of a place of another kind: a port's packets are lost on
+        its host, too. What befell two machines in the same run is two things."""
+        return self.runs <= other.runs and self.may_be_of(other)
+
+    def may_be_of(self, other: _Told) -> bool:
+        """Whether it is of another kind and may be of the same machine, by the same rule."""
+        is_apart = self.machines and other.machines and self.machines.isdisjoint(other.machines)
+        return self.kind != other.kind and not is_apart and not self.rules.isdisjoint(other.rules)
+
+
+def _place_of(offender: Offender, places: Mapping[str, Sequence[Row]]) -> _Place:
+    rows = places.get(offender.kind, ())
+    named = [r for r in rows if r.get(offender.kind) == offender.name]
+    return _Place(offender.kind, offender.name, tuple(named))
 
 
 def _weight(watched: Watched) -> int:
@@ -269,8 +306,9 @@ def _found(
     best: dict[tuple[str, str], Offender] = {}
     everywhere: list[_Tested] = []
     accused: Accused = frozenset()
+    listed = _listed(rows, limits, until)
     while True:
-        judged = _judged(rows, families, limits, until, accused)
+        judged = _judged(listed, families, limits, until, accused)
         everywhere = everywhere or [t for t, _ in judged]
         found: set[tuple[str, str]] = set()
         # Of both spans the longer one says more, where both tell, and of both gradings all
@@ -288,8 +326,28 @@ def _found(
     return sorted(narrowest, key=lambda o: (o.q_value, -o.bad_count, o.kind, o.name))
 
 
+Listed = Mapping[tuple[bool, str], Mapping[int, Sequence[_Place]]]
+"""Places of a grading and a kind, over so many days."""
+
+
+def _listed(rows: Mapping[str, Sequence[Row]], limits: Limits, until: str) -> Listed:
+    first = _days_before(until, limits.window_days - 1)
+    recent = _days_before(until, limits.recent_days - 1)
+    listed = {}
+    for is_grave in GRADINGS:
+        for kind, of_kind in _graded(rows, is_grave).items():
+            whole = _places(kind, of_kind, first, until)
+            late = [
+                replace(place, runs=runs)
+                for place in whole
+                if (runs := tuple(r for r in place.runs if r["date"] >= recent))
+            ]
+            listed[is_grave, kind] = {limits.window_days: whole, limits.recent_days: late}
+    return listed
+
+
 def _judged(
-    rows: Mapping[str, Sequence[Row]],
+    listed: Listed,
     families: Families,
     limits: Limits,
     until: str,
@@ -298,13 +356,13 @@ def _judged(
     """Every place that is not accused yet by both spans, the shorter first, and both gradings, with
     its q-value among those of the same: what was found before makes nobody else more suspect."""
     judged: list[tuple[_Tested, float]] = []
-    graded = {is_grave: _graded(rows, is_grave) for is_grave in GRADINGS}
     for days in sorted({limits.recent_days, limits.window_days}):
-        for is_grave, by_kind in graded.items():
+        for is_grave in GRADINGS:
             tested = [
                 t
-                for kind, of_kind in by_kind.items()
-                for t in _tested(kind, of_kind, days, families, limits, until, accused, is_grave)
+                for (of_grave, _), spans in listed.items()
+                if of_grave == is_grave
+                for t in _tested(spans, days, families, limits, until, accused, is_grave)
                 if (t.place.kind, t.place.name) not in accused
             ]
             judged += zip(tested, false_discovery([t.p_value for t in tested]), strict=True)
@@ -328,8 +386,7 @@ def is_row_grave(row: Row) -> bool:
 
 
 def _tested(
-    kind: str,
-    rows: Sequence[Row],
+    spans: Mapping[int, Sequence[_Place]],
     days: int,
     families: Families,
     limits: Limits,
@@ -337,16 +394,16 @@ def _tested(
     accused: Accused,
     is_grave: bool,
 ) -> list[_Tested]:
-    """Every place of a kind over so many days, against the others of its kind."""
-    whole = _places(kind, rows, _days_before(until, limits.window_days - 1), until)
+    """Every place of a kind over so many days, of those by days, against the others of its kind."""
+    whole, listed = spans[limits.window_days], spans[days]
     usual = {p.name: ratio for p, ratio in _others(whole, None, accused)}
-    listed = _places(kind, rows, _days_before(until, days - 1), until)
     first = {p.name: p.runs[0]["date"] for p in whole}
     tests = []
     for place, ratio in _others(listed, usual if days < limits.window_days else None, accused):
-        cases = place.cases(families)
-        bad_count = sum(is_bad for is_bad, _ in cases)
         p_value = 1.0
+        # What lies on a place without so many bad runs need not be counted.
+        cases = place.cases(families) if len(place.bad) >= limits.min_bad_count else []
+        bad_count = sum(is_bad for is_bad, _ in cases)
         if bad_count >= limits.min_bad_count:
             seen_days = 1 + (date.fromisoformat(until) - date.fromisoformat(first[place.name])).days
             chances = [1 - (1 - ratio) ** count for _, count in cases]
@@ -375,8 +432,11 @@ def _others(
     counts = of_all
     if accused:
         named = {k: {name for kind, name in accused if kind == k} for k, _ in accused}
-        kept = [[r for r in p.runs if not _is_in(r, named)] for p in places]
-        counts = [(sum(bool(r["rules"]) for r in runs), len(runs)) for runs in kept]
+        kept = [
+            p if (runs := _without(p.runs, named)) is p.runs else replace(p, runs=runs)
+            for p in places
+        ]
+        counts = [(len(p.bad), p.count) for p in kept]
         if 2 * sum(count for _, count in counts) < sum(count for _, count in of_all):
             counts = of_all
     bad, count = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
@@ -385,9 +445,12 @@ def _others(
         yield place, (bad - own_bad + 1) / (count - own_count + more)
 
 
-def _is_in(row: Row, named: Mapping[str, Collection[str]]) -> bool:
-    """Whether its place is one of these, by kind, or the host or rack of its place."""
-    return any(row.get(kind) in names for kind, names in named.items())
+def _without(runs: tuple[Row, ...], named: Mapping[str, Collection[str]]) -> tuple[Row, ...]:
+    """Rows of a place but those of these names, by kind: its own, its host's, its rack's."""
+    for kind, names in named.items():
+        if any(row.get(kind) in names for row in runs):
+            runs = tuple(row for row in runs if row.get(kind) not in names)
+    return runs
 
 
 def _places(kind: str, rows: Sequence[Row], first: str, until: str) -> list[_Place]:
@@ -445,9 +508,22 @@ def _narrowest(
         for t in tests
         if not t.is_grave
     }
+    machines = {(t.place.kind, t.place.name): t.place.machines for t in tests}
 
-    def runs(offender: Offender, days: int) -> set[str]:
-        return bad.get((offender.kind, offender.name, days), set())
+    def told(offender: Offender, days: int) -> _Told:
+        place = (offender.kind, offender.name)
+        runs = frozenset(bad.get((*place, days), ()))
+        return _Told(
+            offender.kind, runs, frozenset(offender.rules), machines.get(place, frozenset())
+        )
+
+    def is_told(offender: Offender) -> bool:
+        this = told(offender, offender.days)
+        return any(
+            this.may_be_of(that)
+            and len(this.runs & that.runs) >= limits.same_runs_ratio * len(this.runs)
+            for that in (told(other, offender.days) for other in narrowest)
+        )
 
     racks = [o for o in candidates if o.kind == "rack"]
     hosts_told = {host for rack in racks for host, _ in rack.hosts}
@@ -455,13 +531,7 @@ def _narrowest(
     for offender in sorted(
         (o for o in candidates if o.kind != "rack"), key=lambda o: (KINDS.index(o.kind), o.name)
     ):
-        bad_runs = runs(offender, offender.days)
-        is_told = (offender.kind == "host" and offender.name in hosts_told) or any(
-            other.kind != offender.kind
-            and len(bad_runs & runs(other, offender.days)) >= limits.same_runs_ratio * len(bad_runs)
-            for other in narrowest
-        )
-        if not is_told:
+        if not (offender.kind == "host" and offender.name in hosts_told) and not is_told(offender):
             narrowest.append(offender)
     return narrowest + racks
 

@@ -135,9 +135,7 @@ def own_step_s(job: Row) -> float:
 def _grouped(series: Series, limits: Limits) -> list[Regression]:
     """Families by what they changed when they got slower; of several changes the commonest."""
     changed = _beyond_chance(
-        [c for name, runs in sorted(series.items()) if (c := _changed(name, runs, limits))],
-        series,
-        limits,
+        _together(_all_changed(series, limits), series, limits), series, limits
     )
     counts = Counter(change for each in changed for change in each.changes)
     moved = {each.family for each in changed}
@@ -167,6 +165,44 @@ def _grouped(series: Series, limits: Limits) -> list[Regression]:
             )
         )
     return sorted(told, key=lambda r: (-r.slower_ratio * len(r.families), r.date, str(r.key)))
+
+
+def _all_changed(series: Series, limits: Limits) -> list[_Changed]:
+    return [c for name, runs in sorted(series.items()) if (c := _changed(name, runs, limits))]
+
+
+def _together(told: Sequence[_Changed], series: Series, limits: Limits) -> list[_Changed]:
+    """The same, but a family that changed nothing where it got slower is split some days later,
+    where it made a change by which others got slower: runs that were slow by chance moved its date.
+
+    Not where it was told before that change. Where too few runs came after it, another night tells.
+    """
+    common = {change for one in told for change in one.told.changes}
+    moved = []
+    for one in told:
+        runs, family = series[one.told.family], one.told.family
+        at = next(
+            (
+                k
+                for k in range(one.told.before_count + 1, len(runs))
+                if _days_between(one.told.date, runs[k]["date"]) <= limits.same_cause_days
+                and common.intersection(_version_changes(runs[:k], runs[k:]))
+            ),
+            None,
+        )
+        if one.told.changes or at is None or family in _told_before(series, runs[at], limits):
+            moved.append(one)
+        elif at in _splits(runs, limits):
+            moved.append(_changed_at(family, runs, at, limits) or one)
+    return moved
+
+
+def _told_before(series: Series, job: Row, limits: Limits) -> set[str]:
+    """Families that the date before this job told."""
+    before = {
+        name: [r for r in runs if r["date"] < job["date"]] for name, runs in sorted(series.items())
+    }
+    return {f.family for f in _beyond_chance(_all_changed(before, limits), before, limits)}
 
 
 def _beyond_chance(told: Sequence[_Changed], series: Series, limits: Limits) -> list[FamilyChange]:
@@ -229,7 +265,7 @@ class _Changed:
 def _changed(family: str, runs: Sequence[Row], limits: Limits) -> _Changed | None:
     """Where a family got slower, if it did and the last runs still are."""
     logs = own_logs(runs)
-    splits = range(limits.min_before_count, len(runs) - limits.min_after_count + 1)
+    splits = _splits(runs, limits)
     # Where both parts are closest to their medians: the furthest medians alone would lie a run or
     # two off, since these do not change a median.
     split = min(splits, key=lambda k: _away(logs[:k]) + _away(logs[k:]), default=None)
@@ -244,6 +280,17 @@ def _changed(family: str, runs: Sequence[Row], limits: Limits) -> _Changed | Non
     )
     if split not in splits:
         return None  # too few runs on one side: another night tells
+    return _changed_at(family, runs, split, limits)
+
+
+def _splits(runs: Sequence[Row], limits: Limits) -> range:
+    """Where a family can be split: the first run after each."""
+    return range(limits.min_before_count, len(runs) - limits.min_after_count + 1)
+
+
+def _changed_at(family: str, runs: Sequence[Row], split: int, limits: Limits) -> _Changed | None:
+    """That a family got slower at its run of that number, if it did and the last runs still are."""
+    logs = own_logs(runs)
     z = _z(logs[:split], logs[split:])
     if z < limits.min_z:
         return None
@@ -278,7 +325,7 @@ def _changed(family: str, runs: Sequence[Row], limits: Limits) -> _Changed | Non
         new_rules=tuple(sorted(r for r, n in rules.items() if r not in known and n > len(new) / 2)),
         runs=tuple(j["run"] for j in new[: limits.min_after_count]),
     )
-    return _Changed(told, slow_count, len(splits))
+    return _Changed(told, slow_count, len(_splits(runs, limits)))
 
 
 def _away(values: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from tracekit.cluster import Cluster
-from tracekit.errors import StoreError
+from tracekit.errors import StoreError, UsageError
 from tracekit.fleet.apart import in_processes, in_turn, reason
 from tracekit.fleet.diagnosed import Row, Tables, diagnosed
 from tracekit.fleet.elsewhere import diagnosed_elsewhere
@@ -19,9 +20,12 @@ from tracekit.fleet.lakes import AnyLake
 from tracekit.fleet.store import FleetStore
 from tracekit.fleet.tables import SCHEMA_VERSION
 from tracekit.version import __version__
+from tracekit.wording import plural
 
 BATCH_COUNT = 100
 """Runs whose rows are in memory and written at once: a backlog of a year is many nights."""
+
+_LOG = logging.getLogger("tracekit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,10 @@ class Rolled:
     """Runs that were diagnosed, by date and name."""
     failed: tuple[tuple[str, str], ...] = ()
     """Runs that could not be, and why."""
+    removed: tuple[str, ...] = ()
+    """Runs that were removed before they were done: what an earlier rollup said of them stays."""
+    again_count: int = 0
+    """Of those done or to be done, runs of which an older tracekit had made rows otherwise."""
     unchanged_count: int = 0
     """Runs that the tables held already."""
     gone_count: int = 0
@@ -75,12 +83,20 @@ def rolled_up(
                 raise KeyboardInterrupt
 
         plan, pending, restamped = _planned(lake, store, date, since)
+        if plan.again_count:
+            _LOG.warning(
+                "note: an older tracekit wrote the rows of %s otherwise (this one: format %d): "
+                "diagnosed again, once",
+                plural(plan.again_count, "run"),
+                SCHEMA_VERSION,
+            )
         store.write_ledger(restamped)
         is_alone = diagnose is not None or workers == 1
         share = memory_bytes // workers if memory_bytes and not is_alone else memory_bytes
         ask = diagnose or partial(diagnosed, memory_bytes=share, config=config)
         done: list[str] = []
         failed = [*plan.failed]
+        removed: list[str] = []
         if cluster is not None and pending:
             drop = stack.enter_context(lake.drop())
         for batch in _batches(pending, cluster):
@@ -90,13 +106,16 @@ def rolled_up(
                 told = in_turn(ask, batch)
             else:
                 told = in_processes(ask, batch, workers)
-            good, bad = _written(store, batch, told, go_on)
+            good, bad, gone = _written(lake, store, batch, told, go_on)
             done += good
             failed += bad
+            removed += gone
     dates = {e.card.date for e in pending if e.card and e.name in set(done)}
     return Rolled(
         done=tuple(done),
         failed=tuple(failed),
+        removed=tuple(removed),
+        again_count=plan.again_count,
         unchanged_count=plan.unchanged_count,
         gone_count=plan.gone_count,
         dates=tuple(sorted(dates)),
@@ -124,6 +143,7 @@ def _planned(
         Rolled(
             done=tuple(e.name for e in pending),
             failed=tuple((e.name, e.damage or "") for e in found.new if e.card is None),
+            again_count=sum(_is_of_older(ledger.get(e.name)) for e in pending),
             unchanged_count=found.unchanged_count,
             gone_count=len(ledger.keys() - found.names),
             dates=tuple(sorted({e.card.date for e in pending if e.card})),
@@ -131,6 +151,10 @@ def _planned(
         pending,
         [{**ledger[e.name], "stamp": e.stamp} for e in found.restamped],
     )
+
+
+def _is_of_older(row: Row | None) -> bool:
+    return row is not None and row["state"] == "done" and not _is_whole(row)
 
 
 def _is_whole(row: Row) -> bool:
@@ -149,9 +173,14 @@ Told = Iterable[tuple[Entry, Tables | str]]
 
 
 def _written(
-    store: FleetStore, batch: Sequence[Entry], told: Told, go_on: Callable[[], object]
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """The rows of some runs, in place of what the tables had of them."""
+    lake: AnyLake,
+    store: FleetStore,
+    batch: Sequence[Entry],
+    told: Told,
+    go_on: Callable[[], object],
+) -> tuple[list[str], list[tuple[str, str]], list[str]]:
+    """The rows of some runs, in place of what the tables had of them: which are done, which failed
+    and why, and which were removed meanwhile."""
     before = store.ledger()
     at = datetime.now(UTC).isoformat(timespec="seconds")
     # Rows of an earlier generation may stand under another date: it stays written until the rows
@@ -171,15 +200,29 @@ def _written(
             continue
         for name, rows in said.items():
             tables.setdefault(name, []).extend(rows)
-    store.replace(tables, begun, {d for row in begun.values() for d in row["dates"]})
-    store.write_ledger(
-        [
-            _ledger_row(e, "failed" if e.name in reasons else "done", at, reasons.get(e.name))
-            for e in batch
-        ]
+    removed = [name for name in reasons if _is_removed(lake, name)]
+    reasons |= dict.fromkeys(removed, "removed while a rollup read it")
+    kept = {name: row for name, row in begun.items() if name not in removed}
+    store.replace(tables, kept, {d for row in kept.values() for d in row["dates"]})
+    ended = {
+        e.name: _ledger_row(e, "failed" if e.name in reasons else "done", at, reasons.get(e.name))
+        for e in batch
+    }
+    ended |= {name: before[name] for name in removed if name in before}
+    store.write_ledger([*ended.values()])
+    return (
+        [n for n in ended if n not in reasons],
+        [(n, reasons[n]) for n in ended if n in reasons and n not in removed],
+        removed,
     )
-    names = [e.name for e in batch]
-    return [n for n in names if n not in reasons], [(n, reasons[n]) for n in names if n in reasons]
+
+
+def _is_removed(lake: AnyLake, name: str) -> bool:
+    try:
+        lake.entry(name)
+    except UsageError:
+        return True
+    return False
 
 
 def _ledger_row(entry: Entry, state: str, at: str, reason: str | None = None) -> Row:

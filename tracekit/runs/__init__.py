@@ -6,7 +6,7 @@ that was killed are found again and kept.
 """
 
 from tracekit.runs.build import derive_again, ingest, is_up_to_date, staleness
-from tracekit.runs.execute import Progress, sweep_dead_work
+from tracekit.runs.execute import Progress, sweep_dead_work, work_folder
 from tracekit.runs.keys import job_digest, sources_digest
 from tracekit.runs.plan import ShardTask, available_cpus, spread
 from tracekit.runs.sources import (
@@ -36,4 +36,5 @@ __all__ = [
     "spread",
     "staleness",
     "sweep_dead_work",
+    "work_folder",
 ]

@@ -21,6 +21,7 @@
 -- column: group_transfer_p50_ns DOUBLE : The same over all members.
 -- column: error_ns BIGINT : Largest error of the difference between its clock and another member's.
 -- column: attempt INTEGER : Attempt of the job, from 1.
+-- column: timeline VARCHAR : device, or host (gloo): where the calls were seen to end.
 WITH
     -- A double holds no nanoseconds since the epoch: medians are taken of differences.
     ends AS (
@@ -79,7 +80,8 @@ WITH
             quantile_cont(exit_ns, 0.9) AS exit_p90_ns,
             quantile_cont(CAST(transfer_ns AS DOUBLE), 0.5) AS transfer_p50_ns,
             CAST(coalesce(max(apart.error_ns), 0) AS BIGINT) AS error_ns,
-            attempt
+            attempt,
+            max(timeline) AS timeline
         FROM calls
         LEFT JOIN apart USING (attempt, capture_id, group_id, clock_id)
         GROUP BY attempt, group_id, op, message_bytes, rank
@@ -98,6 +100,7 @@ SELECT
         PARTITION BY attempt, group_id, op, message_bytes
     ) AS group_transfer_p50_ns,
     error_ns,
-    attempt
+    attempt,
+    timeline
 FROM members
 ORDER BY attempt, group_id, op, message_bytes, rank;

@@ -27,11 +27,15 @@ class RingThresholds(Thresholds):
         "of a transfer, which the link loses: of a ring that passes on two pieces a member, leaving"
         " later by 5 % of it; healthy members stay under 3 %",
     )
-    min_step_ratio: float = threshold(0.02, "what is lost, or that lateness, over the step")
+    min_step_ratio: float = threshold(0.02, "what is lost over the step, of all operations")
     min_steady_ratio: float = threshold(
         0.5,
-        "of its median lateness, in all but the best tenth of the calls; where operations of two"
-        " kinds, which go round opposite ways, point at one sender, any lateness in them",
+        "of its median lateness, in all but the best tenth of the calls, each over its own"
+        " transfer; where several others show the same end, any lateness in them",
+    )
+    min_ring_count: int = threshold(2, "members: of two each sends to the other alone")
+    min_transfer_ns: int = threshold(
+        5_000_000, "of a call: shorter ones are bound by latency and by whose thread has a core"
     )
     min_calls_count: int = threshold(8, "operations from which a constant can be told from chance")
     min_ahead_ratio: float = threshold(
@@ -44,25 +48,36 @@ class RingThresholds(Thresholds):
 
 
 @dataclass(frozen=True)
-class Edge:
-    """The link of a ring behind which one member leaves last."""
+class Witness:
+    """One kind of operation of a group, which the same member leaves last."""
 
     group_id: str
     members_count: int
     sender: int
-    receiver: int | None
-    """None where two ways round show the sender."""
-    rows: tuple[Row, ...]
-    """Of the receiver, one an operation and size."""
-    spread_ns: tuple[float, ...]
-    """Of each row: between the first member that leaves and the last."""
-    lost_ratios: tuple[float, ...]
-    """Of each row: the share of its transfer that the link loses."""
+    receiver: int
+    row: Row
+    """Of the receiver."""
+    spread_ns: float
+    """Between the first member that leaves and the last."""
 
-    def step_ns(self, values: Sequence[float], steps_count: int) -> float:
-        """A sum over the calls of a step of one value a row."""
-        calls = (int(r["calls_count"]) for r in self.rows)
-        return sum(v * n for v, n in zip(values, calls, strict=True)) / max(1, steps_count)
+    @property
+    def lost_ratio(self) -> float:
+        """The share of its transfer that the link loses."""
+        return lost_ratio(self.row, self.members_count, self.spread_ns)
+
+    def step_ns(self, facts: Facts, what: str) -> float:
+        """One of the row's times, summed over the calls of a step."""
+        steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
+        return float(self.row[what]) * int(self.row["calls_count"]) / max(1, steps_count)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A slow link and what shows it; of one of its ends where several others show that end."""
+
+    sender: int | None
+    receiver: int | None
+    witnesses: tuple[Witness, ...]
 
 
 def is_ring(row: Row) -> bool:
@@ -90,7 +105,7 @@ def lost_ratio(row: Row, members_count: int, spread_ns: float) -> float:
 
 
 def edges(facts: Facts, rows: Sequence[Row]) -> list[Edge]:
-    """One edge a group: where its operations agree, and their lateness is worth naming."""
+    """Slow links of rings that are worth naming, each with all that shows it."""
     limits = facts.limits(RingThresholds)
     members = {
         str(r["group_id"]): sorted(int(m) for m in r["ranks"] or ())
@@ -99,124 +114,112 @@ def edges(facts: Facts, rows: Sequence[Row]) -> list[Edge]:
     by_operation: dict[tuple[str, object, object], list[Row]] = defaultdict(list)
     for row in filter(is_ring, rows):
         by_operation[str(row["group_id"]), row["op"], row["message_bytes"]].append(row)
-    found: dict[str, list[tuple[int, int, Row, float, bool]]] = defaultdict(list)
-    for (group, _, _), of in by_operation.items():
+    seen = []
+    for (group, op, _), of in sorted(by_operation.items(), key=lambda item: str(item[0])):
         ranks = members.get(group, [])
-        if len(ranks) < 2 or sorted(int(r["rank"]) for r in of) != ranks:
+        if len(ranks) < limits.min_ring_count or sorted(int(r["rank"]) for r in of) != ranks:
             continue
-        ordered = sorted(of, key=lambda r: -float(r["exit_p50_ns"]))
+        ordered = sorted(of, key=lambda r: (-float(r["exit_p50_ns"]), int(r["rank"])))
         last = ordered[0]
-        spread_ns = float(last["exit_p50_ns"]) - float(ordered[-1]["exit_p50_ns"])
-        if (
-            not _is_last(last, ordered[1], limits)
-            or lost_ratio(last, len(ranks), spread_ns) < limits.min_behind_ratio
-        ):
-            continue
         receiver = int(last["rank"])
-        offset = SENDER_OFFSETS[str(last["op"])]
-        sender = ranks[(ranks.index(receiver) + offset) % len(ranks)]
-        steady_ns = limits.min_steady_ratio * float(last["exit_p50_ns"])
-        is_steady = float(last["exit_p10_ns"]) > steady_ns
-        found[group].append((sender, receiver, last, spread_ns, is_steady))
-    made = (_edge(group, seen, len(members[group])) for group, seen in sorted(found.items()))
+        sender = ranks[(ranks.index(receiver) + SENDER_OFFSETS[str(op)]) % len(ranks)]
+        spread_ns = float(last["exit_p50_ns"]) - float(ordered[-1]["exit_p50_ns"])
+        one = Witness(group, len(ranks), sender, receiver, last, spread_ns)
+        if _is_last(last, ordered[1], limits) and one.lost_ratio >= limits.min_behind_ratio:
+            seen.append(one)
     least_ns = limits.min_step_ratio * facts.steps.step_ns
-    return [edge for edge in made if edge is not None and price(facts, edge).ns >= least_ns]
+    return [edge for edge in _edges(seen, limits) if price(facts, edge).ns >= least_ns]
+
+
+def _edges(seen: Sequence[Witness], limits: RingThresholds) -> list[Edge]:
+    """Ends that several others show, each in any calls; then single links, by steady ones."""
+    found, left = [], list(seen)
+    for end, other in (("sender", "receiver"), ("receiver", "sender")):
+        by_end: dict[int, list[Witness]] = defaultdict(list)
+        for one in left:
+            by_end[getattr(one, end)].append(one)
+        for rank, of in sorted(by_end.items()):
+            if len({getattr(one, other) for one in of}) > 1:
+                sender, receiver = (rank, None) if end == "sender" else (None, rank)
+                found.append(Edge(sender, receiver, tuple(of)))
+                left = [one for one in left if one not in of]
+    links: dict[tuple[int, int], list[Witness]] = defaultdict(list)
+    for one in left:
+        if _is_steady(one.row, limits):
+            links[one.sender, one.receiver].append(one)
+    return found + [Edge(*link, tuple(of)) for link, of in sorted(links.items())]
+
+
+def _is_steady(row: Row, limits: RingThresholds) -> bool:
+    typical, least = row["exit_p50_ratio"], row["exit_p10_ratio"]
+    return typical is not None and float(least) > limits.min_steady_ratio * float(typical)
 
 
 def _is_last(last: Row, second: Row, limits: RingThresholds) -> bool:
     late_ns = float(last["exit_p50_ns"])
     return (
         int(last["calls_count"]) >= limits.min_calls_count
+        and float(last["group_transfer_p50_ns"]) >= limits.min_transfer_ns
         and float(last["exit_p10_ns"]) > int(last["error_ns"])
         and late_ns >= limits.min_ahead_ratio * max(0.0, float(second["exit_p50_ns"]))
-    )
-
-
-def _edge(
-    group: str, seen: Sequence[tuple[int, int, Row, float, bool]], members_count: int
-) -> Edge | None:
-    """The edge that the operations of a group point at; None where they point at several."""
-    kinds = {str(row["op"]) for _, _, row, _, _ in seen}
-    senders, receivers = {s for s, *_ in seen}, {r for _, r, *_ in seen}
-    if len(kinds) > 1 and len(senders) == 1 and members_count > 2:
-        kept = list(seen)  # both ways round from one sender: each kind is the other's witness
-    elif len(senders) == len(receivers) == 1:
-        kept = [one for one in seen if one[4]]
-    else:
-        return None
-    if not kept:
-        return None
-    return Edge(
-        group,
-        members_count,
-        kept[0][0],
-        None if len(receivers) > 1 else kept[0][1],
-        tuple(row for _, _, row, _, _ in kept),
-        tuple(spread for _, _, _, spread, _ in kept),
-        tuple(lost_ratio(row, members_count, spread) for _, _, row, spread, _ in kept),
     )
 
 
 def price(facts: Facts, edge: Edge) -> Price:
     """What the link's transfers lose, no more than communication that nothing hides; at least by
     how much members leave late."""
-    steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
-    took = [float(r["transfer_p50_ns"]) for r in edge.rows]
-    all_ns = edge.step_ns(took, steps_count)
-    lost = [t * ratio for t, ratio in zip(took, edge.lost_ratios, strict=True)]
-    lost_ns = edge.step_ns(lost, steps_count)
+    all_ns = sum(one.step_ns(facts, "transfer_p50_ns") for one in edge.witnesses)
+    lost_ns = sum(one.step_ns(facts, "transfer_p50_ns") * one.lost_ratio for one in edge.witnesses)
+    late_ns = sum(one.step_ns(facts, "exit_p50_ns") for one in edge.witnesses)
+    means = facts.steps.rank_means
     exposed_ns = max(
-        (facts.steps.rank_means[int(r["rank"])].exposed_comm
-         for r in edge.rows if int(r["rank"]) in facts.steps.rank_means),
+        (means[one.receiver].exposed_comm for one in edge.witnesses if one.receiver in means),
         default=0.0,
-    )  # fmt: skip
+    )
     # Calls of which several are on their way take longer together than one after the other.
     most_ns = min(all_ns, exposed_ns)
-    late_ns = edge.step_ns([float(r["exit_p50_ns"]) for r in edge.rows], steps_count)
     cost_ns = most_ns * lost_ns / all_ns if all_ns else 0.0
     return Price(cost_ns, "twin ranks", min(late_ns, cost_ns), most_ns)
 
 
 def finding(facts: Facts, edge: Edge, by_rank: Mapping[int, float], capture: str) -> Finding:
-    """The link as a finding: of both its ends, or of the sender where two ways show it."""
+    """The link as a finding: of the end that several others show, else of no end in particular."""
     limits = facts.limits(RingThresholds)
-    cost = price(facts, edge)
-    worst = max(edge.rows, key=lambda r: float(r["exit_p50_ns"]) * int(r["calls_count"]))
-    last = int(worst["rank"])
-    index = edge.rows.index(worst)
-    receivers = sorted({int(r["rank"]) for r in edge.rows})
-    is_sender = edge.receiver is None
-    ends = facts.scope(
-        sorted({edge.sender, *([] if edge.receiver is None else [edge.receiver])}), facts.steps.keys
-    )
-    scope = ends if is_sender else replace(ends, ranks=(), hosts=(), groups=(edge.group_id,))
-    to = ranks_phrase(receivers, ()).lower()
-    work = by_rank.get(last)
+    worst = max(edge.witnesses, key=lambda one: one.step_ns(facts, "exit_p50_ns"))
+    named = [rank for rank in (edge.sender, edge.receiver) if rank is not None]
+    ends = facts.scope(sorted(named), facts.steps.keys)
+    is_known = len(named) == 1
+    scope = ends if is_known else replace(ends, ranks=(), hosts=(), groups=(worst.group_id,))
+    senders = sorted({one.sender for one in edge.witnesses})
+    receivers = sorted({one.receiver for one in edge.witnesses})
+    from_, to = ranks_phrase(senders, ()).lower(), ranks_phrase(receivers, ()).lower()
+    work = by_rank.get(worst.receiver)
     own_work = f", though its own work takes {work:.2f}x its peers'" if work is not None else ""
-    others = "others" if edge.members_count > 2 else "other"
-    ratio = float(worst["exit_p50_ns"]) / float(worst["group_transfer_p50_ns"] or 1)
-    is_more = edge.lost_ratios[index] >= limits.min_lost_ratio
+    others = "others" if worst.members_count > limits.min_ring_count else "other"
+    late_ns = float(worst.row["exit_p50_ns"])
+    ratio = late_ns / float(worst.row["group_transfer_p50_ns"] or 1)
+    is_more = worst.lost_ratio >= limits.min_lost_ratio
     return facts.finding(
         scope,
-        f"The link from rank {edge.sender} to {to} is slow: rank {last} leaves each {worst['op']} "
-        f"{seconds(float(worst['exit_p50_ns']) / 1e9)} after the {others} ({share(ratio)} of the "
+        f"The link from {from_} to {to} is slow: rank {worst.receiver} leaves each "
+        f"{worst.row['op']} {seconds(late_ns / 1e9)} after the {others} ({share(ratio)} of the "
         f"transfer){own_work}.",
         (
             Evidence(
                 "end less the members' median end, median call",
-                float(worst["exit_p50_ns"]) / 1e9,
+                late_ns / 1e9,
                 "s",
                 query="exit_lateness",
             ),
             Evidence(
                 "between the first member that leaves and the last, median call",
-                edge.spread_ns[index] / 1e9,
+                worst.spread_ns / 1e9,
                 "s",
                 query="exit_lateness",
             ),
             Evidence(
                 "of the transfer, lost behind the link",
-                edge.lost_ratios[index],
+                worst.lost_ratio,
                 "ratio",
                 threshold=limits.min_behind_ratio,
                 query="exit_lateness",
@@ -224,19 +227,18 @@ def finding(facts: Facts, edge: Edge, by_rank: Mapping[int, float], capture: str
         ),
         by=["peers"],
         basis="one kind of evidence: traces, no counters of a port",
-        impact=facts.impact(cost),
+        impact=facts.impact(price(facts, edge)),
         cap=Severity.MAJOR if is_more else Severity.MINOR,
-        place=None if is_sender else f"{edge.sender}-{edge.receiver}",
+        place=None if is_known else f"{edge.sender}-{edge.receiver}",
         candidates=Candidates()
-        if is_sender
+        if is_known
         else Candidates(
             ranks=ends.ranks,
             hosts=ends.hosts,
             why="a link that sends slowly and one that receives slowly look alike",
         ),
         confirm=(
-            f"run a bandwidth test (iperf3) from rank {edge.sender} to {to} and back, and between"
-            " two peers",
+            f"run a bandwidth test (iperf3) from {from_} to {to} and back, and between two peers",
             "tc -s qdisc and ethtool at both ends: a shaper, speed, errors",
         ),
         remedy=(

@@ -5,7 +5,9 @@ What it means
 
 How it shows
     In traces alone: a member leaves nearly every operation later than the others, by the same
-    amount, while its own work takes as long as theirs; or a group's bandwidth (from the transfer,
+    amount, while its own work takes as long as theirs (of gloo's rings it is known whose data it
+    waits for then, so both ends of the link are told, and where operations of several kinds or
+    groups point at one end, that one); or a group's bandwidth (from the transfer,
     never from the duration) is under 0.8 of the median of groups of its kind, operation and size.
     In NCCL logs: completions with errors on InfiniBand or RoCE, by the first status other than a
     flush; both on one host are one finding. In counters of ports: a port of the job whose speed,
@@ -24,7 +26,9 @@ When this is wrong
     A slow group has a slow link somewhere; its members are candidates and none is accused.
     Members need not leave together: rooted operations and trees release some earlier by design.
     Small messages are bound by latency, not by the link. A congested switch looks the same.
-    Without counters of the port or NCCL's own errors this is a suspicion: at most minor. A cable of
+    Without counters of the port or NCCL's own errors this is a suspicion: at most minor, but for
+    a ring of gloo that loses half of its transfer so. What that ring loses is an estimate from by
+    how much its members leave apart; what sockets take before it is sent hides a part. A cable of
     the map is minor, too: it has no price, and a split cable may have half of the lanes by design.
 
 Source
@@ -58,6 +62,9 @@ class LinkDegradedThresholds(
 ):
     """When a link is suspected from traces."""
 
+    min_exit_ratio: float = threshold(
+        0.05, "lateness on leaving over the group's transfer; healthy members stay under 3 %"
+    )
     min_members_count: int = threshold(3, "of a group: of two nobody can tell which leaves late")
     max_bandwidth_ratio: float = threshold(
         0.8, "bus bandwidth over the median of groups of the same kind (D16)"

@@ -21,6 +21,10 @@
 -- column: group_transfer_p50_ns DOUBLE : The same over all members.
 -- column: error_ns BIGINT : Largest error of the difference between its clock and another member's.
 -- column: attempt INTEGER : Attempt of the job, from 1.
+-- column: timeline VARCHAR : device, or host (gloo): where the calls were seen to end.
+-- column: exit_p10_ratio DOUBLE : Its end less the members' median end, over the call's transfer by
+--     its last member: 10 % of the calls are below. Calls of several sizes compare.
+-- column: exit_p50_ratio DOUBLE : The same, median.
 WITH
     -- A double holds no nanoseconds since the epoch: medians are taken of differences.
     ends AS (
@@ -64,7 +68,10 @@ WITH
             *,
             end_offset_ns - median(end_offset_ns) OVER (
                 PARTITION BY attempt, capture_id, instance_id
-            ) AS exit_ns
+            ) AS exit_ns,
+            max(transfer_ns) OVER (
+                PARTITION BY attempt, capture_id, instance_id
+            ) AS longest_ns
         FROM ends
     ),
     members AS (
@@ -79,7 +86,10 @@ WITH
             quantile_cont(exit_ns, 0.9) AS exit_p90_ns,
             quantile_cont(CAST(transfer_ns AS DOUBLE), 0.5) AS transfer_p50_ns,
             CAST(coalesce(max(apart.error_ns), 0) AS BIGINT) AS error_ns,
-            attempt
+            attempt,
+            max(timeline) AS timeline,
+            quantile_cont(exit_ns / nullif(longest_ns, 0), 0.1) AS exit_p10_ratio,
+            quantile_cont(exit_ns / nullif(longest_ns, 0), 0.5) AS exit_p50_ratio
         FROM calls
         LEFT JOIN apart USING (attempt, capture_id, group_id, clock_id)
         GROUP BY attempt, group_id, op, message_bytes, rank
@@ -98,6 +108,9 @@ SELECT
         PARTITION BY attempt, group_id, op, message_bytes
     ) AS group_transfer_p50_ns,
     error_ns,
-    attempt
+    attempt,
+    timeline,
+    exit_p10_ratio,
+    exit_p50_ratio
 FROM members
 ORDER BY attempt, group_id, op, message_bytes, rank;

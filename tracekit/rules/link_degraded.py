@@ -5,7 +5,9 @@ What it means
 
 How it shows
     In traces alone: a member leaves nearly every operation later than the others, by the same
-    amount, while its own work takes as long as theirs; or a group's bandwidth (from the transfer,
+    amount, while its own work takes as long as theirs (of gloo's rings it is known whose data it
+    waits for then, so both ends of the link are told, and where operations of several kinds or
+    groups point at one end, that one); or a group's bandwidth (from the transfer,
     never from the duration) is under 0.8 of the median of groups of its kind, operation and size.
     In NCCL logs: completions with errors on InfiniBand or RoCE, by the first status other than a
     flush; both on one host are one finding. In counters of ports: a port of the job whose speed,
@@ -24,7 +26,9 @@ When this is wrong
     A slow group has a slow link somewhere; its members are candidates and none is accused.
     Members need not leave together: rooted operations and trees release some earlier by design.
     Small messages are bound by latency, not by the link. A congested switch looks the same.
-    Without counters of the port or NCCL's own errors this is a suspicion: at most minor. A cable of
+    Without counters of the port or NCCL's own errors this is a suspicion: at most minor, but for
+    a ring of gloo that loses half of its transfer so. What that ring loses is an estimate from by
+    how much its members leave apart; what sockets take before it is sent hides a part. A cable of
     the map is minor, too: it has no price, and a split cable may have half of the lanes by design.
 
 Source
@@ -38,7 +42,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
-from tracekit.rules import cables, nccl_links, port_links, ports
+from tracekit.rules import cables, gloo_rings, nccl_links, port_links, ports
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.declared import Lends
 from tracekit.rules.prices import at_most
@@ -51,22 +55,17 @@ PER_STEP = "the same, a step"
 
 
 class LinkDegradedThresholds(
-    nccl_links.FailureThresholds, port_links.SpeedThresholds, cables.CableThresholds
+    nccl_links.FailureThresholds,
+    port_links.SpeedThresholds,
+    cables.CableThresholds,
+    gloo_rings.RingThresholds,
 ):
     """When a link is suspected from traces."""
 
     min_exit_ratio: float = threshold(
         0.05, "lateness on leaving over the group's transfer; healthy members stay under 3 %"
     )
-    min_step_ratio: float = threshold(0.02, "that lateness over the step, of all its operations")
-    min_steady_ratio: float = threshold(
-        0.5, "of its median lateness, in all but the best tenth of the calls: nearly every time"
-    )
     min_members_count: int = threshold(3, "of a group: of two nobody can tell which leaves late")
-    min_calls_count: int = threshold(8, "operations from which a constant can be told from chance")
-    min_ahead_ratio: float = threshold(
-        2.0, "times the next latest member: one link, not a group that scatters"
-    )
     max_bandwidth_ratio: float = threshold(
         0.8, "bus bandwidth over the median of groups of the same kind (D16)"
     )
@@ -90,17 +89,34 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
         return facts.lacking(f"matched collectives, or {_counters_needed(facts)}", CAPTURE)
     if not len(facts.steps):
         return facts.lacking(*NO_STEPS)
+    rings = [_behind_ring(facts, edge) for edge in gloo_rings.edges(facts, rows)]
+    rows = [r for r in rows if not gloo_rings.is_ring(r)]
     suspected = _late_leavers(facts, rows, limits)
     named = {rank for finding in suspected for rank in finding.scope.ranks}
     suspected += _slow_groups(facts, limits, named)
     groups = [{int(r) for r in row["ranks"] or ()} for row in facts.of("match_coverage")]
-    return RuleOutcome(findings=tuple(_joined(broken, suspected, groups)))
+    joined = _joined(broken, suspected, groups)
+    # A port's own word has the rings behind it; what they say without one is told by itself.
+    told_of = [f for f in joined if f.scope.ranks and f.impact.s_per_step is not None]
+    joined += [r for r in rings if not any(_is_ring_of(r, told, groups) for told in told_of)]
+    return RuleOutcome(findings=tuple(joined))
 
 
 def _counters_needed(facts: Facts) -> str:
     """What counters would have to be there, beside those that are."""
     given = {str(r["counter"]) for r in facts.of("port_counters")}
     return ports.why_not(facts, given) or "NIC or switch counters of errors and speed"
+
+
+def _behind_ring(facts: Facts, edge: gloo_rings.Edge) -> Finding:
+    work = {r: ratio for r in facts.ranks if (ratio := _peer_ratio(facts, r)) is not None}
+    return gloo_rings.finding(facts, edge, work, CAPTURE)
+
+
+def _is_ring_of(ring: Finding, link: Finding, groups: Sequence[set[int]]) -> bool:
+    """Whether a ring leaves late at, or in a communicator with, a link that is told already."""
+    ends = {*ring.scope.ranks, *ring.candidates.ranks}
+    return any(ends <= group and group & set(link.scope.ranks) for group in groups)
 
 
 def _is_behind(late: Finding, link: Finding, groups: Sequence[set[int]]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import median_high
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_losses
@@ -54,7 +54,8 @@ def slow_links(facts: Facts) -> list[Finding]:
                 port, [by_link[link] for link in peers]
             ):
                 continue
-            usual = median(peers.values())
+            # A speed that some port has: of a slow and a fast one the fast one is usual.
+            usual = median_high(peers.values())
             if float(row["max_value"]) <= limits.max_speed_ratio * usual:
                 made = _finding(facts, limits, port, row, usual, len(peers))
                 findings.setdefault(port.link, made)

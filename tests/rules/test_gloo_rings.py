@@ -1,0 +1,117 @@
+"""A slow link of a ring of gloo: which member leaves last says whose data it waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from late_jobs import MS, MakeJob, coverage
+
+from lateness_rules import LINK, exit_row
+from tracekit.findings import Finding, Severity
+
+BEHIND_MS = {3: -20.0, 0: -10.0, 2: 0.0, 1: 20.0}
+"""Data go from 2 to 1, slowly, on to 0, to 3 and back to 2."""
+
+
+def _rows(late_ms: dict[int, float] = BEHIND_MS, **facts: Any) -> list[dict[str, Any]]:
+    made = []
+    for rank, ms in late_ms.items():
+        row = exit_row(rank, ms, timeline="host")
+        row |= {"exit_p10_ratio": 0.9 * ms / 100, "exit_p50_ratio": ms / 100}
+        made.append(row | {"transfer_p50_ns": 100.0 * MS, "group_transfer_p50_ns": 80.0 * MS})
+    return [row | facts for row in made]
+
+
+def _findings(make_job: MakeJob, rows: list[dict[str, Any]], **ranks: list[int]) -> list[Finding]:
+    job = make_job(comm_ms=60)
+    job.rows["exit_lateness"] = rows
+    groups = ranks or {"g": [0, 1, 2, 3]}
+    job.rows["match_coverage"] = [coverage(group_id=g, ranks=r) for g, r in groups.items()]
+    return list(LINK.run(job.facts()).findings)
+
+
+def test_both_ends_of_the_link_are_told(make_job: MakeJob) -> None:
+    (finding,) = _findings(make_job, _rows())
+    assert finding.id == "link-degraded/2-1"
+    assert finding.scope.ranks == () and finding.candidates.ranks == (1, 2)
+    assert finding.summary.startswith("The link from rank 2 to rank 1 is slow: rank 1 leaves each")
+    assert finding.severity is Severity.MAJOR
+    # Two rounds of three hops of two pieces each: 12 pieces, and over three hops they spread by
+    # 40 ms: 13.3 each, 160 of 100 ms. All that nothing hides, then: 60 ms a step.
+    assert finding.impact.s_per_step == pytest.approx(0.060)
+
+
+def test_an_all_gather_goes_round_the_other_way(make_job: MakeJob) -> None:
+    (finding,) = _findings(make_job, _rows(op="all_gather"))
+    assert finding.candidates.ranks == (0, 1)
+
+
+def test_what_sends_both_ways_is_the_sender(make_job: MakeJob) -> None:
+    """Not even steadily: in the all-reduce 1 waits for 2, in the all-gather 3 does."""
+    gathers = _rows({1: -20.0, 0: -10.0, 2: 0.0, 3: 20.0}, op="all_gather")
+    (finding,) = _findings(make_job, [*_rows(exit_p10_ratio=0.01), *gathers])
+    assert finding.id == "link-degraded/2" and finding.scope.ranks == (2,)
+    assert "from rank 2 to ranks 1,3" in finding.summary
+
+
+def test_who_receives_slowly_both_ways_is_the_receiver(make_job: MakeJob) -> None:
+    (finding,) = _findings(make_job, [*_rows(), *_rows(op="all_gather")])
+    assert finding.scope.ranks == (1,) and "from ranks 0,2 to rank 1" in finding.summary
+
+
+def test_groups_of_two_show_the_one_that_both_wait_for(make_job: MakeJob) -> None:
+    rows = [*_rows({3: -20.0, 2: 20.0}, group_id="a"), *_rows({3: -20.0, 1: 20.0}, group_id="b")]
+    (finding,) = _findings(make_job, rows, a=[2, 3], b=[1, 3])
+    assert finding.scope.ranks == (3,)
+    assert "after the other (" in finding.summary
+
+
+def test_a_link_that_loses_less_than_half_stays_a_suspicion(make_job: MakeJob) -> None:
+    """13 ms of spread are 52 of 100 ms, 12 are 48."""
+    (major,) = _findings(make_job, _rows({3: -3.0, 0: 0.0, 2: 0.0, 1: 10.0}))
+    (minor,) = _findings(make_job, _rows({3: -2.0, 0: 0.0, 2: 0.0, 1: 10.0}))
+    assert (major.severity, minor.severity) == (Severity.MAJOR, Severity.MINOR)
+
+
+def test_large_messages_are_passed_on_in_more_pieces(make_job: MakeJob) -> None:
+    """Of 16 MiB each member passes on four pieces of 1 MiB: the same spread is twice the loss."""
+    late_ms = {3: -1.0, 0: 0.0, 2: 0.0, 1: 6.0}
+    (small,) = _findings(make_job, _rows(late_ms))
+    (large,) = _findings(make_job, _rows(late_ms, message_bytes=16 << 20))
+    assert large.impact.s_per_step == pytest.approx(2 * (small.impact.s_per_step or 0))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"exit_p10_ratio": 0.01},  # now and then
+        {"exit_p50_ratio": None, "exit_p10_ratio": None},  # of calls that take no time
+        {"exit_p10_ns": 0.0},  # not always
+        {"error_ns": 30 * MS},  # within the clocks' error
+        {"calls_count": 7},  # too few
+        {"group_transfer_p50_ns": 4.9 * MS},  # bound by latency
+    ],
+)
+def test_what_is_rare_short_or_uncertain_is_no_link(
+    make_job: MakeJob, facts: dict[str, Any]
+) -> None:
+    assert _findings(make_job, _rows(**facts)) == []
+
+
+@pytest.mark.parametrize(
+    "late_ms",
+    [
+        {3: -0.9, 0: 0.0, 2: 0.0, 1: 4.0},  # 19.6 % of the transfer lost
+        {3: -20.0, 0: 0.0, 2: 11.0, 1: 20.0},  # two leave late
+        {3: 0.0, 0: 0.0, 2: 0.0, 1: 0.0},  # healthy
+    ],
+)
+def test_members_that_leave_together_or_scatter_are_no_link(
+    make_job: MakeJob, late_ms: dict[int, float]
+) -> None:
+    assert _findings(make_job, _rows(late_ms)) == []
+
+
+def test_a_group_of_which_a_member_is_missing_is_no_ring(make_job: MakeJob) -> None:
+    assert _findings(make_job, _rows()[1:]) == []

@@ -44,6 +44,7 @@ QUERY_FILES: tuple[str, ...] = (
     "history/profiled_window",
     "history/logged_input",
     "history/logged_rank_input",
+    "history/straggler_reports",
     "history/step_part_time",
     "history/failures",
     "history/attempt_summary",

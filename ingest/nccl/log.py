@@ -18,7 +18,7 @@ from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
 from tracekit.ingest.stackdumps import reader as stacks
-from tracekit.ingest.steplog import failures, phases, timers
+from tracekit.ingest.steplog import failures, phases, stragglers, timers
 from tracekit.ingest.steplog.ahead import ahead
 from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import Looked, StepReader
@@ -94,7 +94,7 @@ SHOWN_SHAPES = 50
 _INFO = b" NCCL INFO "
 WORDS = (
     b"CCL", *watchdog.WORDS, *checks.WORDS, *endings.WORDS, *bench.WORDS, *failures.WORDS,
-    *stacks.WORDS,
+    *stacks.WORDS, *stragglers.WORDS,
 )  # fmt: skip
 """Each line that is read has one of these, or stands in a table of nccl-tests."""
 _ANY_WORD = any_of(WORDS)
@@ -142,6 +142,7 @@ class LogReader:
             sink, dict(source.columns).get(STEP_PATTERN), rank_of_name(source.name)
         )
         self.failures = failures.FailureReader(sink)
+        self.stragglers = stragglers.StragglerReader(sink)
         self.stacks = stacks.StackReader(sink, source.path)
         self.phases = PhaseReader(sink)
         self.timers = TimerReader(sink)
@@ -196,7 +197,7 @@ class LogReader:
         self.timers.take_steps(looked.with_parts)
         for reader in (self.phases, self.timers):
             reader.take(looked.others(), seen.others)
-        is_open = self.failures.is_open or self.stacks.is_open
+        is_open = self.failures.is_open or self.stacks.is_open or self.stragglers.is_open
         is_within = self.bench.section is not None or is_open
         left: Iterable[tuple[int, bytes]] = ()
         if is_within or seen.has_words:
@@ -217,6 +218,7 @@ class LogReader:
         if b"\x1b" in line or b"\r" in line:
             line = lines.clean(line)
         self.failures.take(line, self.place)
+        self.stragglers.take(line, self.place)
         if self.stacks.take(line, self.place):
             return
         if b"CCL" in line:
@@ -623,6 +625,7 @@ class LogReader:
         is_local = not self.times and self.steps.basis != "epoch"
         self.failures.finish(keeps_times=is_local)
         self.stacks.finish()
+        self.stragglers.finish()
         self.phases.finish()
         self.timers.finish()
         self.comms.write(self.comm_rows)
@@ -677,7 +680,8 @@ class LogReader:
         known = [n for n, _ in self.comms.processes if n is not None]
         hosts = sorted(set(known))
         is_ours = self.messages_count or self.bench.rows_count or self.bench.sections_count
-        others = (self.watchdog, self.checks, self.steps, self.failures, self.stacks, self.timers)
+        others = (self.watchdog, self.checks, self.steps, self.failures, self.stacks, self.timers,
+                  self.stragglers)  # fmt: skip
         has_found = bool(is_ours or any(reader.count for reader in others))
         facts: dict[str, object] = {
             "producer": self._producer(),

@@ -31,6 +31,7 @@ NAMES = (
     "restart-loss",
     "slow-startup",
     "profiler-overhead",
+    "reported-straggler",
     "uneven-parts",
     "collective-hang",
     "collective-mismatch",

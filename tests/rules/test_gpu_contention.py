@@ -222,3 +222,20 @@ def test_a_gpu_without_peers_is_compared_with_none(make_job: MakeJob) -> None:
     (finding,) = rule(NAME).run(job_of(make_job, gpu_counters=alone)).findings
     assert finding.summary.startswith("3 processes compute on ")
     assert "peers" not in finding.summary
+
+
+def test_two_gpus_that_hold_as_much_accuse_nobody(make_job: MakeJob) -> None:
+    facts = job_of(make_job)
+    as_much = gauge(3, "memory_used", 22 * GIB, 20 * GIB)  # as GPU-2 holds
+    rows = [as_much if r["place"] == 3 and r["counter"] == "memory_used" else r
+            for r in facts.of("gpu_counters")]  # fmt: skip
+    assert not rule(NAME).run(replace(facts, rows={**facts.rows, "gpu_counters": rows})).findings
+
+
+def test_another_model_s_memory_is_no_comparison(make_job: MakeJob) -> None:
+    """A GPU of another model that holds far more hides nobody."""
+    facts = job_of(make_job)
+    other = gauge(9, "memory_used", 70 * GIB, 70 * GIB) | {"model": "B"}
+    rows = [*facts.of("gpu_counters"), other]
+    found = rule(NAME).run(replace(facts, rows={**facts.rows, "gpu_counters": rows})).findings
+    assert [f.id for f in found] == ["gpu-contention/2"]

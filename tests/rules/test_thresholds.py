@@ -108,7 +108,8 @@ CONSTANTS = {
         job_words.MAX_WORK_NAME
     """,
     "units, versions and physics": """
-        gpu_contention.GIB packet_loss.PACKET_BYTES gloo_rings.SEGMENT_BYTES price.JOULES_PER_KILOWATT_HOUR
+        gpu_contention.GIB packet_loss.PACKET_BYTES price.JOULES_PER_KILOWATT_HOUR
+        gloo_rings.SEGMENT_BYTES
         price.SECONDS_PER_HOUR
         model.SCHEMA_VERSION
     """,

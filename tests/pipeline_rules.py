@@ -80,7 +80,7 @@ class Replayed:
 
     is_by_streams = is_by_operations = False
     error_ratio = 0.0
-    operations_error_ratio = 0.02
+    operations_error_ratio: float | None = 0.02
 
     def __init__(
         self,

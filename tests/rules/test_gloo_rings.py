@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from late_jobs import MS, MakeJob, coverage
 
 from lateness_rules import LINK, exit_row
+from port_rules import held_back
 from tracekit.findings import Finding, Severity
 
 BEHIND_MS = {3: -20.0, 0: -10.0, 2: 0.0, 1: 20.0}
@@ -115,3 +117,14 @@ def test_members_that_leave_together_or_scatter_are_no_link(
 
 def test_a_group_of_which_a_member_is_missing_is_no_ring(make_job: MakeJob) -> None:
     assert _findings(make_job, _rows()[1:]) == []
+
+
+def test_a_ring_behind_a_port_that_is_told_is_no_finding_of_its_own(make_job: MakeJob) -> None:
+    facts = held_back(make_job, 25e6)
+    levels = [dict(row) for row in facts.of("port_levels")]
+    for row in levels:
+        row["max_value"] = 25e6 if row["port"] == "p3" else 50e6
+    covered = [coverage(group_id="g", ranks=[0, 1, 2, 3])]
+    given = {"port_levels": levels, "exit_lateness": _rows(), "match_coverage": covered}
+    found = LINK.run(replace(facts, rows={**facts.rows, **given})).findings
+    assert [f.id for f in found] == ["link-degraded/3"]

@@ -24,6 +24,7 @@ from lateness_rules import (
     side_by_side,
     uncalled,
 )
+from pipeline_rules import Replayed as OperationsReplayed
 from tracekit.findings import Candidates, Severity
 from tracekit.job import parse_job
 from tracekit.report.build import build_report
@@ -644,6 +645,37 @@ def test_in_a_pipeline_of_which_a_trace_breaks_off_a_share_must_be_half(
         replay = Replayed({}, dict.fromkeys(given["delays_ms"], given["slowdown"]))
         facts = replace(facts, replay=replay)
     assert len(LATE.run(facts).findings) == named
+
+
+@pytest.mark.parametrize(
+    ("op", "operations_error", "named"),
+    [("send", 0.02, 0), ("send", None, 1), ("all_reduce", 0.02, 1)],
+    ids=["a stage's turn", "no replay of operations", "no pipeline"],
+)
+def test_a_stage_of_which_only_waiting_speaks_is_not_late(
+    make_job: MakeJob, op: str, operations_error: float | None, named: int
+) -> None:
+    """A healthy 1F1B had rank 1 of four behind two thirds of all waiting: that of its turns."""
+    job = late_job(make_job, {2: 25}, peer=None)
+    job.rows["comm_summary"] = [{"op": op}]
+    replay = OperationsReplayed()
+    replay.operations_error_ratio = operations_error
+    assert len(LATE.run(replace(job.facts(), replay=replay)).findings) == named
+
+
+def test_a_stage_that_spends_more_or_whose_operations_take_longer_is_late(
+    make_job: MakeJob,
+) -> None:
+    job = late_job(make_job, {2: 25}, peer=None)
+    job.rows["comm_summary"] = [{"op": "send"}]
+    facts = replace(job.facts(), replay=OperationsReplayed())
+    slower = OperationsReplayed()
+    slower.saved_in_operations_ns = lambda rank, delay_ns: delay_ns  # type: ignore[method-assign]
+    assert not LATE.run(facts).findings
+    assert len(LATE.run(replace(facts, replay=slower)).findings) == 1
+    job.rows["excess"] = [PAUSED]
+    spends = replace(job.facts(), replay=OperationsReplayed())
+    assert len(LATE.run(spends).findings) == 1
 
 
 def test_a_slow_rank_is_named_by_own_time_and_waiting_where_a_rank_left_no_trace(

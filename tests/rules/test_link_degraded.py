@@ -218,6 +218,18 @@ def test_a_port_that_runs_slower_than_the_job_s_others_is_named(
         )
 
 
+def test_of_two_slow_ports_of_three_the_third_says_what_is_usual() -> None:
+    rows = [port(f"p{i}", "tx_bytes", 1.0) for i in range(3)]
+    levels = [
+        {"node": "sw", "port": f"p{i}", "counter": "link_speed", "is_from_documentation": False,
+         "max_value": 100e9 if i == 1 else 25e9, "source_id": 0}
+        for i in range(3)
+    ]  # fmt: skip
+    found = rule("link-degraded").run(Facts(rows={"port_counters": rows, "port_levels": levels}))
+    assert [f.scope.ranks for f in found.findings] == [(0,), (2,)]
+    assert all(f.summary.endswith("other ports 100 Gbit/s.") for f in found.findings)
+
+
 def test_a_slow_link_costs_what_its_bytes_take_beyond_a_healthy_one(make_job: Any) -> None:
     facts = held_back(make_job, 25e6)
     (found,) = rule("link-degraded").run(facts).findings

@@ -22,8 +22,6 @@ from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, plural, seconds
 
 QUERY = "excess"
-WORDS_FOR = "where the time of a late rank goes"
-"""What rules that can do without the query read it for."""
 Peers = Literal["stage", "job"]
 Nature = Literal["more work", "slower work", "stretched", "pause"]
 

@@ -28,7 +28,8 @@ When this is wrong
     ranks of a pipeline's last stage end the others' waiting by their place. A rank of a pipeline
     that is late among those of its stage only is named where its own time agrees, and the replay
     where there is one: a stage whose ranks are alike is slow as a stage (stage-imbalance). A rank
-    with messages whose other side is not recorded is not named by its share of the waiting alone.
+    with messages whose other side is not recorded is not named by its share of the waiting alone,
+    nor is a pipeline's stage of which nothing else speaks: no operation and no pause takes longer.
 
 Source
     Diagnosis D29 and 3.11.
@@ -42,11 +43,11 @@ from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severit
 from tracekit.rules.absent import AbsentThresholds, as_candidates, next_captures, suspects, where
 from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
-from tracekit.rules.excess import WORDS_FOR, ExcessThresholds, where_it_lies
+from tracekit.rules.excess import ExcessThresholds, where_it_lies
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
 from tracekit.rules.lateness.price import price
-from tracekit.rules.lateness.search import late_ranks
+from tracekit.rules.lateness.search import is_piped, late_ranks
 from tracekit.rules.lateness.telling import (
     late_finding,
     matched_note,
@@ -83,12 +84,25 @@ def evaluate(facts: Facts, limits: LateRankThresholds) -> RuleOutcome:
         if absent is not None:
             return RuleOutcome(findings=(absent,))
         return facts.lacking(why_unmatched(facts), CAPTURE)
-    late_ones = late_ranks(facts, limits)
+    late_ones = [r for r in late_ranks(facts, limits) if not _is_a_stages_turn(facts, r)]
     findings = [_finding(facts, limits, late) for late in late_ones]
     if absent is not None:
         findings.append(absent)
     findings += _inherited(facts, limits, {late.rank for late in late_ones})
     return RuleOutcome(findings=tuple(findings))
+
+
+def _is_a_stages_turn(facts: Facts, late: LateRank) -> bool:
+    """Whether nothing but waiting speaks against a rank of a pipeline, whose stages wait for one
+    another by design: it has no peers, spends nothing more, and its operations take no longer."""
+    if late.scores_count > 1 or late.peer_ratio is not None or not is_piped(facts):
+        return False
+    replay = facts.replay
+    if replay is None or replay.operations_error_ratio is None:
+        return False
+    if replay.saved_in_operations_ns(late.rank, delay_ns(late)) is not None:
+        return False
+    return where_it_lies(facts, late.rank, delay_ns(late)) is None
 
 
 def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Finding:
@@ -305,8 +319,7 @@ RULE = Rule(
     summary="A rank enters the collectives last by its own doing, and the others wait.",
     owner="platform",
     thresholds=LateRankThresholds(),
-    queries=(*QUERIES, "absent_waits", "exit_lateness"),
-    optional={EXCESS: WORDS_FOR},
+    queries=(*QUERIES, EXCESS, "absent_waits", "exit_lateness"),
     needs_kernels=True,
     evaluate=evaluate,
     explains=("waiting", "latency"),

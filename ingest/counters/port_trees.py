@@ -23,7 +23,7 @@ NAME = "port_trees"
 _JUNOS = re.compile(rb'"interface-information"\s*:\s*\[')
 _NVUE = re.compile(rb'"link"\s*:\s*\{.{0,4000}?"stats"\s*:\s*\{', re.S)
 _NVUE_QOS = re.compile(rb'"(?:egress-queue-stats|pfc-stats|ingress-buffer-stats)"\s*:\s*\{')
-_JUNOS_NAMES = {
+_JUNOS_NAMES: dict[str, dict[str, tuple[str, float]]] = {
     "traffic-statistics": {
         "input-bytes": ("rx_bytes", 1), "output-bytes": ("tx_bytes", 1),
         "input-packets": ("rx_packets", 1), "output-packets": ("tx_packets", 1),

@@ -239,6 +239,55 @@ SAMPLES: tuple[Sample, ...] = (
         3,
     ),
     Sample(
+        "port_trees",
+        "interfaces of Junos",
+        "junos.json",
+        json.dumps(
+            {
+                "interface-information": [
+                    {
+                        "physical-interface": [
+                            {
+                                "name": [{"data": "et-0/0/1"}],
+                                "oper-status": [{"data": "up"}],
+                                "mtu": [{"data": "9216"}],
+                                "traffic-statistics": [
+                                    {
+                                        "input-bytes": [{"data": "123"}],
+                                        "output-bps": [{"data": "800"}],
+                                    }
+                                ],
+                                "ethernet-mac-statistics": [{"input-crc-errors": [{"data": "17"}]}],
+                            }
+                        ]
+                    }
+                ]
+            }
+        ),
+        4,
+    ),
+    Sample(
+        "port_trees",
+        "interfaces of Cumulus Linux",
+        "nvue.json",
+        json.dumps(
+            {
+                "swp1": {"link": {"mtu": 9216, "stats": {"in-bytes": 123, "out-drops": 9}}},
+                "swp2": {"link": {"stats": {"in-errors": 4, "in-bytes": 7}}},
+            }
+        ),
+        5,
+    ),
+    Sample(
+        "mlxlink",
+        "state of a port",
+        "mlx5_0.txt",
+        "Operational Info\n----------------\nState            : Active\n\n"
+        "Physical Counters and BER Info\n------------------------------\n"
+        "Symbol Errors    : 44\nRaw Physical BER : 6E-11\n",
+        3,
+    ),
+    Sample(
         "eos_phy",
         "physical layer of EOS",
         "eosphy.txt",

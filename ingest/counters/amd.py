@@ -234,13 +234,13 @@ class _Reader:
     def _monitor(self, number: int, text: str) -> None:
         """A row of ``amd-smi monitor``: cells with their unit behind a blank."""
         cells = re.findall(r"N/A|[\d.]+/[\d.]+ GB|-?[\d.]+(?: (?:°C|W|MHz|%|GB|MB|MB/s))?", text)
-        if len(cells) != len(self._columns):
+        if len(cells) != len(self._columns) or not cells[0].isdecimal():
             self.bad(number, "a row that is not as its header says", text)
             return
         said = {}
         for name, cell in zip(self._columns[1:], cells[1:], strict=True):
             said[f"={_TABLE_NAMES[name]}" if name in _TABLE_NAMES else name] = cell
-        self._take(number, int(float(cells[0])), said)
+        self._take(number, int(cells[0]), said)
 
     def _take(self, place: int, gpu: int, said: dict[str, str]) -> None:
         self._readings.append((place, self.stamp_ns, gpu, said))

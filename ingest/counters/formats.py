@@ -180,6 +180,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "transceivers in detail", "EOS, NX-OS: transceiver detail(s)", True,
                "time lines"),
     )),
+    Family("port_trees", 1, "port_trees", (
+        Format("net", "interfaces of Junos", "show interfaces extensive | display json", False,
+               "time lines"),
+        Format("net", "interfaces of Cumulus Linux",
+               "nv show interface [PORT counters qos] -o json", False, "time lines"),
+    )),
     Family("mlxlink", 1, "mlxlink", (
         Format("net", "state of a port", "mlxlink -c -m, as text and JSON", False, "time lines"),
     )),

@@ -126,6 +126,8 @@ class _Parser:
         self._speed = self._lanes = None
 
     def _field(self, place: int, name: str, cells: list[str]) -> None:
+        if not cells:
+            return
         if name == "State":
             is_up = cells[0].strip() == "Active"
             self.samples.add(place, self._port, meaning("link_up"), int(is_up), original=name)

@@ -132,3 +132,10 @@ def test_what_breaks_off_is_partial_and_words_are_no_numbers() -> None:
 )
 def test_other_texts_are_not_taken(text: str) -> None:
     assert recognise(source_of(text.encode(), "x.txt")).ingestor != "amd"
+
+
+def test_a_row_of_the_monitor_that_lost_its_gpu_is_a_bad_record() -> None:
+    text = MONITOR.replace("  1  410 W", "  9 W  410 W")
+    sink = ingest(source_of(text.encode(), "x.txt"), "amd")
+    assert sink.counters["bad_record"] == 1
+    assert {r["nvml_index"] for r in sink.rows("gpu_sample")} == {0}

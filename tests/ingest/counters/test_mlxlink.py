@@ -89,3 +89,8 @@ def test_other_texts_are_not_taken(text: str) -> None:
 def test_an_answer_without_output_is_a_bad_record() -> None:
     text = '{"result": {"Operational Info": {"State": "Active"}}}'
     assert ingest(text, "mlxlink", "x.json").counters["bad_record"] == 1
+
+
+def test_a_field_without_cells_is_left_out() -> None:
+    text = '{"result": {"output": {"Operational Info": {"State": {"values": []}}}}}'
+    assert not ingest(text, "mlxlink", "x.json").rows("net_sample")

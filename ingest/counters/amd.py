@@ -99,11 +99,14 @@ _TABLE_NAMES = {
 _RATES = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5,
           "64": 6, "64.0": 6}  # fmt: skip
 """PCIe's generation by GT/s of a lane."""
-_MEASURED = re.compile(r"\(?\s*(-?\d[\d,]*(?:\.\d+)?)\s*(%|°?C|W|MHz|Mhz|MB|GB|B|J|GT/s)?\s*\)?")
+_MEASURED = re.compile(
+    r"\(?\s*+(-?\d[\d,]*+(?:\.\d++)?)\s*+(%|°?C|W|MHz|Mhz|MB|GB|B|J|GT/s)?\s*+\)?"
+)
 _CARD = re.compile(r"(?:card|gpu)?[ _]?(\d{1,3})", re.I)
 _ROW = re.compile(
-    r"(\d{1,3})\s.*?([\d.]+)°C\s.*?([\d.]+)W\s.*?(\d+)Mhz\s+(\d+)Mhz\s+(?:([\d.]+)%\s+)?\S+\s+"
-    r"(?:([\d.]+)W|\S+)\s+(\d+)%\s+(\d+)%\s*"
+    r"(\d{1,3})\s.{0,60}?([\d.]{1,8})°C\s.{0,40}?([\d.]{1,8})W\s.{0,60}?(\d{1,6})Mhz\s{1,20}"
+    r"(\d{1,6})Mhz\s{1,20}(?:([\d.]{1,8})%\s{1,20})?\S{1,20}\s{1,20}"
+    r"(?:([\d.]{1,8})W|\S{1,20})\s{1,20}(\d{1,3})%\s{1,20}(\d{1,3})%\s*"
 )
 """A row of rocm-smi's own table: temperature, power, two clocks, fan, limit, VRAM, use."""
 _ROW_COUNTERS = (

@@ -76,7 +76,7 @@ NOT CHECKED  gc-pause; GPU health; 3 more  ->  tracekit capture --what profiler,
              watchdog's log
              29 more rules: --all
 MORE      tracekit show run1 F1    tracekit explain dataloader-stall
-""".replace("29 more rules", f"{len(RULES) - 33} more rules")
+""".replace("29 more rules", f"{len(RULES) - 34} more rules")
 
 HEALTHY = """\
 job  steps 1-10  2026-07-21 03:01:07-03:01:08 UTC  4 of 4 ranks, 2 hosts; 4 kineto

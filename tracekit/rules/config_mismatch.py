@@ -43,6 +43,8 @@ PER_HOST = frozenset(
 
 
 NICS = "number of NICs"
+READ = ("version", "network", "net_devices", "env")
+"""Messages in which a process states what is compared."""
 
 
 class ConfigMismatchThresholds(Thresholds):
@@ -77,7 +79,7 @@ def _stated(
 ) -> dict[str, list[tuple[str, Signal]]]:
     """What each process states, by what it is about; one value a process."""
     stated: dict[str, dict[object, tuple[str, Signal]]] = defaultdict(dict)
-    for signal in chain.from_iterable(map(nccl.of, ("version", "network", "env"))):
+    for signal in chain.from_iterable(map(nccl.of, READ)):
         if signal.process not in processes:
             continue
         given = signal.given

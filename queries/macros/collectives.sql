@@ -186,8 +186,8 @@ WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 -- owned_waits: Who waited for whom in a communicator, and how much of it the late one caused.
 --
 -- One row a waiting call of a trusted, complete instance; source_id and place point to that call,
--- key and holder_key to what the two ranks did. Rows of a communicator depend on its own calls and on
--- what exposed_calls gives of its members, and on no other communicator.
+-- key and holder_key to what the two ranks did. Rows of a communicator depend on its own calls and
+-- on what exposed_calls gives of its members, and on no other communicator.
 --
 -- own_ns is the part of the waiting that the holder caused since the two last left a collective of
 -- this communicator together: its own time since then less the waiter's. Own time is time without
@@ -209,7 +209,8 @@ WINDOW instance AS (PARTITION BY attempt, capture_id, instance_id);
 --     clock_pair
 -- columns: attempt INTEGER, capture_id INTEGER, group_id VARCHAR, instance_id BIGINT, step BIGINT,
 --     op VARCHAR, rank INTEGER, holder_rank INTEGER, start_ns BIGINT, holder_start_ns BIGINT,
---     wait_ns BIGINT, own_ns BIGINT, is_second BOOLEAN, source_id INTEGER, place BIGINT, key BIGINT,
+--     wait_ns BIGINT, own_ns BIGINT, is_second BOOLEAN, source_id INTEGER, place BIGINT,
+--     key BIGINT,
 --     holder_key BIGINT
 CREATE OR REPLACE MACRO owned_waits() AS TABLE
 WITH
@@ -359,10 +360,10 @@ LEFT JOIN lost AS hq
 
 -- inflicted_waits: Who waited for whom, why, and what it cost.
 --
--- The rows of owned_waits. exposed_ns is the part of own_ns in which the waiter computed nothing and
--- was not yet waiting for the same rank in an earlier call. gap_ns is the exposed_ns of the waiter
--- that is_second marks, with each moment counted once over all communicators of the holder: what
--- the job loses.
+-- The rows of owned_waits. exposed_ns is the part of own_ns in which the waiter computed nothing
+-- and was not yet waiting for the same rank in an earlier call. gap_ns is the exposed_ns of the
+-- waiter that is_second marks, with each moment counted once over all communicators of the holder:
+-- what the job loses.
 --
 -- reads: gpu_op, host_op, collective, annotation, collective_match, comm_group, clock_offset,
 --     clock_pair

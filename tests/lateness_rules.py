@@ -152,7 +152,10 @@ class Replayed:
         inside_ms: Mapping[int, float] | None = None,
         is_by_operations: bool = False,
         beside_ms: Mapping[int, tuple[float, float]] | None = None,
+        work_ms: Mapping[tuple[int, ...], float] | None = None,
     ) -> None:
+        self.work_ms = work_ms or {}
+        """Of stopped ranks: what is saved with all transfers as they were."""
         self.beside_ms = beside_ms or {}
         """By rank: what is saved if it computes as its replicas do, and how much longer it does."""
         self.inside_ms = inside_ms or {}
@@ -165,6 +168,10 @@ class Replayed:
         self.asked.append(tuple(ranks))
         saved = self.saved_ms.get(tuple(ranks))
         return None if saved is None else saved * MS
+
+    def saved_by_work_ns(self, ranks: Sequence[int]) -> float | None:
+        work = self.work_ms.get(tuple(ranks))
+        return None if work is None else work * MS
 
     def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
         most = self.most_ms.get(tuple(ranks))

@@ -116,6 +116,9 @@ class Replayed:
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         return None
 
+    def saved_by_work_ns(self, ranks: Sequence[int]) -> float | None:
+        return None
+
     def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
         return None
 

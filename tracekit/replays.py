@@ -317,6 +317,16 @@ class RankReplay:
             self._saved_ns[key] = (replay.step_s - replay.step_s_without(key)) * 1e9
         return self._saved_ns[key]
 
+    def saved_by_work_ns(self, ranks: Sequence[int]) -> float | None:
+        """The same with all transfers as they were, where something stops one of these ranks and
+        its transfers with it; None elsewhere, where ``saved_ns`` leaves transfers alone."""
+        replay = self._replay
+        if not isinstance(replay, CollectiveReplay) or not set(ranks) <= set(replay.ranks):
+            return None
+        if not replay.stopped(ranks):
+            return None
+        return (replay.step_s - replay.step_s_without_work(ranks)) * 1e9
+
     def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks took no time of their own; by streams."""
         replay = self._replay

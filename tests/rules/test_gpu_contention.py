@@ -148,6 +148,9 @@ def test_a_replay_prices_better_than_the_difference(make_job: MakeJob) -> None:
         operations_error_ratio = 0.0
         error_ratio = 0.0
 
+        def saved_by_work_ns(self, ranks: Any) -> float | None:
+            return None
+
         def saved_at_most_ns(self, ranks: Any) -> float | None:
             return None
 

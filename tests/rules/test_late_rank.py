@@ -413,6 +413,21 @@ def test_little_waiting_for_absent_members_says_nothing(make_job: MakeJob) -> No
 
 
 @pytest.mark.parametrize(
+    ("saved_ms", "work_ms", "cost_ms", "low_ms"),
+    [(60.0, 25.0, 60.0, 25.0), (60.0, 13.0, 60.0, 13.0), (60.0, 12.0, 25.0, 12.0)],
+    ids=["stopped", "half of what is seen", "less: not what the others wait for"],
+)
+def test_a_stopped_rank_costs_its_transfers_too(
+    make_job: MakeJob, saved_ms: float, work_ms: float, cost_ms: float, low_ms: float
+) -> None:
+    replay = Replayed({(2,): saved_ms}, work_ms={(2,): work_ms})
+    facts = replace(late_job(make_job, {2: 25}).facts(), replay=replay)
+    (finding,) = LATE.run(facts).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_ms / 1e3)
+    assert finding.impact.low_s_per_step == pytest.approx(low_ms / 1e3)
+
+
+@pytest.mark.parametrize(
     ("saved_ms", "method", "is_disputed"),
     [(2.0, "twin ranks", True), (None, "twin ranks", False), (18.0, "replay", True),
      (21.0, "replay", False)],

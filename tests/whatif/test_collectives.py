@@ -288,3 +288,71 @@ def test_what_was_measured_is_given_back(times: list[list[int]]) -> None:
     slowest = max(max(step) for step in times)
     for cause in found.causes:
         assert 0 < cause.t_s <= (slowest + TRANSFER) / 1e3 + 1e-9
+
+
+def stopped(
+    slower_ms: Sequence[Sequence[float]], longer_ms: Sequence[Sequence[float]]
+) -> CollectiveReplay:
+    """Three ranks, of each step three parts of 10 ms and an all-reduce of 2: by step and part, what
+    rank 2 takes longer, and what its all-reduce does."""
+    calls, stalls, steps, now, number = [], [], [], 0.0, 0
+    for step, (slower, longer) in enumerate(zip(slower_ms, longer_ms, strict=True)):
+        begin = now
+        for own_ms, more_ms in zip(slower, longer, strict=True):
+            end = now + 10 + own_ms + TRANSFER + more_ms
+            for rank in range(3):
+                enters = now + 10 + (own_ms if rank == 2 else 0)
+                calls.append(call(rank, number, enters, end, members_count=3))
+                stalls.append(span(rank, enters, end))
+            now, number = end, number + 1
+        steps += [span(rank, begin, now, step=step) for rank in range(3)]
+    return replay(calls, stalls, steps)
+
+
+STOPS = [[8, 0, 0], [0, 8, 0], [0, 0, 8], [8, 0, 0], [0, 8, 0], [0, 0, 8]]
+BEHIND = [[0, 8, 0], [0, 0, 8], [8, 0, 0], [0, 8, 0], [0, 0, 8], [8, 0, 0]]
+"""The transfers that a stop meets: 8 ms a step."""
+
+
+def saved_ms(job: CollectiveReplay) -> tuple[float, float]:
+    """What a step takes less without rank 2, and what it does by that rank's work alone."""
+    both = job.step_s_without([2]), job.step_s_without_work([2])
+    whole, work = ((job.step_s - without_s) * 1e3 for without_s in both)
+    return whole, work
+
+
+def test_the_transfers_of_a_stopped_rank_stand_still_with_it() -> None:
+    job = stopped(STOPS, BEHIND)
+    assert job.stopped([0, 1, 2]) == [2]
+    assert saved_ms(job) == pytest.approx((16, 8))
+    # Whoever asks gets one answer.
+    assert job.analyse([parse_remove("rank=2")]).causes[0].saved_s_per_step == pytest.approx(0.016)
+    # A rank that nothing stops gets nothing for its peer's stops.
+    assert job.step_s_without([0]) == job.step_s_without_work([0])
+
+
+def test_where_transfers_last_no_longer_a_stopped_rank_costs_its_work() -> None:
+    assert saved_ms(stopped(STOPS, [[0, 0, 0]] * 6)) == pytest.approx((8, 8))
+
+
+@pytest.mark.parametrize(
+    "slower",
+    [
+        [[3, 3, 3]] * 6,
+        [[8, 0, 0], [8, 0, 0], [0, 0, 0], [8, 0, 0], [0, 0, 0], [0, 0, 0]],
+        [[0.8, 0, 0], [0, 0.8, 0], [0, 0, 0.8]] * 2,
+        [[0, 0, 0]] * 6,
+    ],
+    ids=["slow throughout", "always in one place", "a hair slower", "healthy"],
+)
+def test_a_rank_that_is_not_stopped_pays_for_no_transfer(slower: list[list[float]]) -> None:
+    job = stopped(slower, BEHIND)
+    assert job.stopped([0, 1, 2]) == []
+    whole, work = saved_ms(job)
+    assert whole == work
+
+
+@pytest.mark.parametrize(("steps_count", "is_stopped"), [(4, False), (6, True)])
+def test_few_steps_do_not_tell_a_stop(steps_count: int, is_stopped: bool) -> None:
+    job = stopped(STOPS[:steps_count], BEHIND[:steps_count])
+    assert job.stopped([2]) == [2] * is_stopped

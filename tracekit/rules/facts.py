@@ -113,6 +113,10 @@ class Replay(Protocol):
     def saved_ns(self, ranks: Sequence[int]) -> float | None:
         """ns a step that would be saved if these ranks did what their peers do."""
 
+    def saved_by_work_ns(self, ranks: Sequence[int]) -> float | None:
+        """The same with all transfers as they were, where something stops one of these ranks and
+        its transfers with it; None elsewhere."""
+
     def saved_at_most_ns(self, ranks: Sequence[int]) -> float | None:
         """The same if they took no time of their own at all; None too where only calls are
         replayed, which do not show what a delay hides behind."""

@@ -21,7 +21,8 @@ def replayed(
     others would hold the step up just as long. Where all launches are replayed the two are told
     apart: others do where a step would gain as little if the ranks took no time at all. Else what
     was observed stands, as the most that it can be, with what the replay says against it: a coarse
-    replay misses more.
+    replay misses more. Of a rank that something stops, and its transfers with it, the bounds reach
+    down to what its own work alone costs.
     """
     ranks = sorted(ranks)
     step_ns = facts.steps.step_ns
@@ -29,6 +30,10 @@ def replayed(
     saved = replay.saved_ns(ranks) if replay is not None else None
     if replay is None:
         return at_most(measured, "twin ranks")
+    # What transfers stood still for was no delay that others were seen to wait for.
+    work = replay.saved_by_work_ns(ranks)
+    if work is not None and not is_credible(facts, work, measured, limits):
+        saved, work = work, None
     if not is_credible(facts, saved, measured, limits) and len(ranks) == 1:
         # What a stage is slower by its bubbles take in, or make longer: its operations show it.
         others: list[float] = []
@@ -65,6 +70,8 @@ def replayed(
     saved = min(saved, step_ns)
     against = disagreeing(saved, OBSERVED, measured, limits, "late_steps")
     others = [measured] if against else []
+    if work is not None:
+        others.append(work)
     return by_replay(saved, replay.error_ratio, step_ns, others, against)
 
 

@@ -19,7 +19,7 @@ Signature = tuple[tuple[str, str, int], ...]
 
 
 @dataclass(slots=True)
-class _Part:
+class Part:
     """A rank's step: its segments of own time, each ending with a call or with the step."""
 
     rank: int
@@ -63,18 +63,18 @@ class _Part:
 
 def set_ideal(window: Window, stages: Mapping[int, int]) -> None:
     """Set the ideal own times of all items: what the peers of the rank's stage usually take."""
-    by_step: dict[tuple[int, int | None], list[_Part]] = defaultdict(list)
-    by_rank: dict[int, list[_Part]] = {}
-    for rank, items in window.items.items():
-        by_rank[rank] = _parts(window, rank, items)
+    by_step: dict[tuple[int, int | None], list[Part]] = defaultdict(list)
+    by_rank: dict[int, list[Part]] = {}
+    for rank in window.items:
+        by_rank[rank] = parts_of(window, rank)
         for step, part in zip(window.steps, by_rank[rank], strict=True):
             by_step[step, stages.get(rank)].append(part)
     for parts in by_step.values():
-        alike: dict[Signature, list[_Part]] = defaultdict(list)
+        alike: dict[Signature, list[Part]] = defaultdict(list)
         for part in parts:
             alike[part.signature].append(part)
         # Other calls mean other work, unless only their order differs.
-        same_work: dict[Signature, list[_Part]] = defaultdict(list)
+        same_work: dict[Signature, list[Part]] = defaultdict(list)
         for part in parts:
             same_work[tuple(sorted(part.signature))].append(part)
         for signature, group in alike.items():
@@ -88,7 +88,7 @@ def set_ideal(window: Window, stages: Mapping[int, int]) -> None:
         window.items[rank] = [i for part in parts for segment in part.items for i in segment]
 
 
-def _release_queued(parts: Sequence[_Part]) -> None:
+def _release_queued(parts: Sequence[Part]) -> None:
     """Let queued calls be ready when they were on peers where nothing stood in their way.
 
     Ranks that wait for a late one have their calls queued behind the one that waits; the late
@@ -108,11 +108,12 @@ def _release_queued(parts: Sequence[_Part]) -> None:
                 part.move_up(k, share * sum(part.own_ns))
 
 
-def _parts(window: Window, rank: int, items: Sequence[Item]) -> list[_Part]:
+def parts_of(window: Window, rank: int) -> list[Part]:
+    """The steps of a rank in the window; what follows the last is left out."""
     parts = []
     segments: list[list[Item]] = [[]]
     signature: list[tuple[str, str, int]] = []
-    for item in items:
+    for item in window.items[rank]:
         segments[-1].append(item)
         if item.kind == ENTER:
             call = window.calls[item.call]
@@ -120,12 +121,12 @@ def _parts(window: Window, rank: int, items: Sequence[Item]) -> list[_Part]:
             signature.append((op, call.kind, call.size_bytes if op != "all_to_all" else 0))
             segments.append([])
         elif item.kind == STEP_END:
-            parts.append(_Part(rank, segments, tuple(signature)))
+            parts.append(Part(rank, segments, tuple(signature)))
             segments, signature = [[]], []
     return parts
 
 
-def _by_segment(parts: Sequence[_Part]) -> None:
+def _by_segment(parts: Sequence[Part]) -> None:
     times = np.array([p.own_ns for p in parts])
     typical = np.median(times, axis=0)
     for part, mine in zip(parts, times, strict=True):
@@ -133,7 +134,7 @@ def _by_segment(parts: Sequence[_Part]) -> None:
             _share(segment, float(value), float(ideal))
 
 
-def _by_step(parts: Sequence[_Part], peers: Sequence[_Part]) -> None:
+def _by_step(parts: Sequence[Part], peers: Sequence[Part]) -> None:
     typical = float(np.median([sum(p.own_ns) for p in peers]))
     for part in parts:
         total = sum(part.own_ns)

@@ -18,6 +18,7 @@ from tracekit.whatif.calls import (
 )
 from tracekit.whatif.causes import Cause
 from tracekit.whatif.collectives.peers import EXCHANGE, evenly, set_ideal, without
+from tracekit.whatif.collectives.standstill import stands_still, undisturbed
 from tracekit.whatif.collectives.windows import (
     ENTER,
     STEP_END,
@@ -63,6 +64,8 @@ class CollectiveReplay(MatchedReplay[Window]):
         super().__init__(windows, places or Places())
         for window in windows:
             set_ideal(window, self.places.stages)
+        self._stopped: dict[int, bool] = {}
+        """By rank, once somebody asked."""
 
     @property
     def ranks(self) -> list[int]:
@@ -75,7 +78,24 @@ class CollectiveReplay(MatchedReplay[Window]):
         return step_lengths(self.windows)
 
     def step_s_without(self, ranks: Iterable[int]) -> float:
-        """Length of a step if these ranks did what their peers do, in s."""
+        """Length of a step if these ranks did what their peers do, in s; of those that something
+        stops now and then, if their transfers did not stand still with them either."""
+        chosen = list(ranks)
+        stopped = self.stopped(chosen)
+        windows = undisturbed(self.windows, stopped) if stopped else self.windows
+        return _time_without(windows, chosen, self.places.stages)
+
+    def stopped(self, ranks: Iterable[int]) -> list[int]:
+        """Those of these ranks that something stops now and then."""
+        return [r for r in ranks if self._is_stopped(r)]
+
+    def _is_stopped(self, rank: int) -> bool:
+        if rank not in self._stopped:
+            self._stopped[rank] = stands_still(self.windows, rank)
+        return self._stopped[rank]
+
+    def step_s_without_work(self, ranks: Iterable[int]) -> float:
+        """The same with all transfers as they were."""
         return _time_without(self.windows, ranks, self.places.stages)
 
     def step_s_evenly(self) -> float | None:

@@ -18,7 +18,7 @@ from tracekit.replays import places, whatif
 from tracekit.rules import Facts, rule
 from tracekit.rules.lateness.price import observed_price
 from tracekit.whatif import Cause, CauseResult, WhatIf
-from tracekit.wording import some
+from tracekit.wording import some, some_ranges
 
 if TYPE_CHECKING:
     import duckdb
@@ -132,6 +132,9 @@ def _result(
 ) -> CauseResult:
     saved_s = impact.s_per_step or 0.0
     left_s = step_s - saved_s
+    against = [] if finding is None else [e.name for e in finding.counter_evidence]
+    if impact.joint_ranks:
+        against.append(f"it is one cost of ranks {some_ranges(impact.joint_ranks)} together")
     return CauseResult(
         cause.text,
         left_s,
@@ -142,5 +145,5 @@ def _result(
         impact.low_s_per_step,
         impact.high_s_per_step,
         None if finding is None else finding.id,
-        () if finding is None else tuple(e.name for e in finding.counter_evidence),
+        tuple(against),
     )

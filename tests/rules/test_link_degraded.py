@@ -432,3 +432,56 @@ def test_a_map_without_slow_cables_and_none_at_all_tell_nothing() -> None:
     outcome = rule("link-degraded").run(Facts(rows={}))
     assert not outcome.findings
     assert outcome.not_checked
+
+
+def three_ports(make_job: Any, rates: Sequence[float], groups: Sequence[Sequence[int]]) -> Facts:
+    """Three ranks with a NIC each, which state their shapers' rates."""
+    job = make_job(ranks_count=3, comm_ms=60)
+    job.rows["port_counters"] = [
+        port("eth0", "tx_bytes", 19 * 12e6, node=f"h{n}", host=f"h{n}", rank=n, is_on_host=True)
+        for n in range(3)
+    ]
+    job.rows["port_levels"] = [
+        {"node": f"h{n}", "port": "eth0", "counter": "tx_shaper_rate", "max_value": rate,
+         "attempt": 1, "min_value": rate, "is_from_documentation": False, "source_id": 0,
+         "place": 1}
+        for n, rate in enumerate(rates)
+    ]  # fmt: skip
+    job.rows["match_coverage"] = [
+        {"group_id": f"g{i}", "ranks": list(ranks), "is_trusted": True}
+        for i, ranks in enumerate(groups)
+    ]
+    facts: Facts = job.facts(hosts={0: "h0", 1: "h1", 2: "h2"})
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("rates", "groups", "joint"),
+    [
+        ((25e6, 100e6, 25e6), [[0, 1, 2]], (0, 2)),
+        ((25e6, 100e6, 27e6), [[0, 1, 2]], (0, 2)),
+        ((25e6, 100e6, 35e6), [[0, 1, 2]], ()),  # mended alone, the first gains much
+        ((25e6, 100e6, 25e6), [[0, 1], [1, 2]], ()),  # nobody waits for both
+        ((100e6, 100e6, 25e6), [[0, 1, 2]], ()),
+    ],
+    ids=["alike", "nearly", "one much slower", "of two communicators", "one alone"],
+)
+def test_ports_that_hold_a_communicator_up_alike_have_one_cost(
+    make_job: Any,
+    rates: Sequence[float],
+    groups: Sequence[Sequence[int]],
+    joint: tuple[int, ...],
+) -> None:
+    found = rule("link-degraded").run(three_ports(make_job, rates, groups)).findings
+    slow = [(n,) for n, rate in enumerate(rates) if rate < 100e6]
+    assert [f.scope.ranks for f in found] == slow
+    costs = {f.impact.s_per_step for f in found}
+    if joint:
+        assert [f.impact.joint_ranks for f in found] == [joint] * 2
+        # 1.2 MB at 25 MB/s beside 12 ms at a healthy rate, once.
+        assert [f.impact.s_per_step for f in found] == [pytest.approx(0.036)] * 2
+        assert sum(f.impact.own_share_ratio or 0 for f in found) == pytest.approx(1)
+        assert "The same holds for rank 2: mending one" in found[0].summary
+    else:
+        assert not any(f.impact.joint_ranks for f in found)
+        assert None not in costs

@@ -17,6 +17,7 @@ How it shows
 
 Why it hurts
     A ring is as fast as its slowest link, and whoever leaves late enters the next operation late.
+    Ports of one communicator that are slow alike have one cost: each waits for the other.
 
 Remedy
     Read the counters of the port (errors, drops, link width and speed); then replace cable or

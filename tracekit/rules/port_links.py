@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median_high
 
 from tracekit.findings import Evidence, Finding
@@ -10,6 +11,7 @@ from tracekit.rules import port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.thresholds import threshold
+from tracekit.wording import ranks_phrase
 
 QUERIES = (*at.QUERIES, "port_levels")
 SPEEDS = {
@@ -26,6 +28,11 @@ class SpeedThresholds(at.TransferThresholds):
         3,
         "ports that state it, to say what is usual; of two of one name on two hosts none has to"
         " be: the job is held by the slower",
+    )
+    min_alike_ratio: float = threshold(
+        0.75,
+        "of the costliest slow port's cost: with less, mending that one alone gains a quarter of it"
+        " or more, and each has its own cost",
     )
     max_speed_ratio: float = threshold(
         0.8, "of the other ports' median: speeds come in steps of two, so below is another speed"
@@ -59,7 +66,39 @@ def slow_links(facts: Facts) -> list[Finding]:
             if float(row["max_value"]) <= limits.max_speed_ratio * usual:
                 made = _finding(facts, limits, port, row, usual, len(peers))
                 findings.setdefault(port.link, made)
-    return list(findings.values())
+    return _together(facts, limits, list(findings.values()))
+
+
+def _together(facts: Facts, limits: SpeedThresholds, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with one cost for ports of one communicator that hold it up alike: without one
+    of them it waits for the other just as long, so that the costs do not add up."""
+    groups = [{int(r) for r in row["ranks"] or ()} for row in facts.of("match_coverage")]
+    joined = {f.scope.links: f for f in findings}
+    left = sorted(findings, key=lambda f: -(f.impact.s_per_step or 0.0))
+    while left:
+        first, *rest = left
+        cost_s = first.impact.s_per_step or 0.0
+        alike = [
+            f
+            for f in rest
+            if f.scope.ranks != first.scope.ranks
+            and any({*f.scope.ranks} & g and {*first.scope.ranks} & g for g in groups)
+            and (f.impact.s_per_step or 0.0) >= limits.min_alike_ratio * cost_s > 0
+        ]
+        members = [first, *alike]
+        left = [f for f in rest if f not in alike]
+        total_s = sum(f.impact.s_per_step or 0.0 for f in members)
+        ranks = tuple(sorted({r for f in members for r in f.scope.ranks}))
+        for f in members if alike else ():
+            others = ranks_phrase([r for r in ranks if r not in f.scope.ranks], facts.ranks).lower()
+            share = (f.impact.s_per_step or 0.0) / total_s
+            joined[f.scope.links] = replace(
+                f,
+                summary=f"{f.summary} The same holds for {others}: mending one alone gains little.",
+                severity=first.severity,
+                impact=replace(first.impact, joint_ranks=ranks, own_share_ratio=share),
+            )
+    return [*joined.values()]
 
 
 def _is_pair(port: at.Port, peers: Sequence[at.Port]) -> bool:

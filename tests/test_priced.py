@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tracekit import priced
 from tracekit.errors import InputError, UsageError
 from tracekit.report import Report
 from tracekit.report.json import to_json
+from tracekit.rules import Facts
 from tracekit.whatif import (
     CauseResult,
     StepTimes,
@@ -219,3 +221,18 @@ def test_where_nothing_can_be_replayed_a_finding_has_its_cost_all_the_same(
     assert content["simulation_error_ratio"] is None
     assert content["causes"][0]["saved_s_per_step"] == cause.saved_s_per_step
     assert "the cost of link-degraded/1" in to_text(found)
+
+
+@pytest.mark.parametrize("joint", [(), (0, 2)])
+def test_a_cost_that_ranks_have_together_says_so(
+    monkeypatch: pytest.MonkeyPatch, joint: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(priced, "whatif", lambda *_: replace(replayed(), causes=()))
+    with samples.opened(TWINS / "ddp-starved-link") as run:
+        (link, *_) = run.diagnose().findings
+        link = replace(link, impact=replace(link.impact, joint_ranks=joint))
+        causes = [parse_remove("F1")]
+        answer = priced.whatif_priced(run.run.con, None, causes, Facts(rows={}), [link])
+    said = "it is one cost of ranks 0,2 together"
+    assert (said in answer.causes[0].against) is bool(joint)
+    assert (said in to_text(answer)) is bool(joint)

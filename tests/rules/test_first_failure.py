@@ -12,8 +12,8 @@ from tracekit.rules.base import Facts, JobFacts, RuleOutcome
 
 Row = dict[str, Any]
 BASE: Row = dict.fromkeys(
-    ("rank", "local_rank", "task", "host", "pid", "time_ns", "exit_code", "signal", "exception", "says",
-     "file", "line", "function", "memory_of", "scheduler")
+    ("rank", "local_rank", "task", "host", "pid", "time_ns", "exit_code", "signal", "exception",
+     "says", "file", "line", "function", "memory_of", "scheduler")
 ) | {"launch": 1, "is_root": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
 
 

@@ -89,6 +89,9 @@ class StepFormat:
     """Whether its durations and steps may end in K or M, of three digits: 11.5K."""
     has_parts: bool = False
     """Whether its line tells how long the parts of the step took, as ``timers`` reads them."""
+    ends_epoch: bool = False
+    """Whether only lines of whose steps the last is reached count, each as one more epoch: what is
+    said before is a mean since the epoch began, to the ms, of which no difference tells a step."""
     quick: str | None = None
     """Of the most usual form, from the line's start, in which each character allows one way on:
     Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
@@ -536,6 +539,32 @@ FORMATS: tuple[StepFormat, ...] = (
         fields=(
             ("epoch", r"\b(?:Epoch|Iter)[ \[](\d+)\]"),
             ("learning_rate", rf"\blr[=:] ?({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "keras",
+        ("s/step",),
+        r"(?:^|[^\d/])(?P<step>\d+)/(?P<total>\d+) (?:\[=+\] - |\u2501+ |- )"
+        r"[\dhms:]+(?: -)? ?.*?\b\w+: [-+\d.]",
+        "Keras (fit with verbose 1 or 2)",
+        is_averaged=True,
+        fields=(
+            ("dur_ms", r"[ -](\d+)ms/step"),
+            ("dur_s", r"[ -](\d+)s/step"),
+            ("loss", rf" - loss: ({_NUMBER})"),
+            ("learning_rate", rf" - (?:lr|learning_rate): ({_NUMBER})"),
+        ),
+        ends_epoch=True,
+    ),
+    StepFormat(
+        "mllog",
+        (":::MLLOG ",),
+        r'"time_ms": (?P<time>\d{13}), .*?"key": "(?:train_loss|loss|tracked_stats)", .*?'
+        r'"(?:step_num|step|iteration)": (?P<step>\d+)',
+        "MLPerf's logging (mllog) of those that say their step",
+        fields=(
+            ("loss", rf'loss"(?:, "value")?: ({_NUMBER})'),
+            ("learning_rate", rf'"lr": ({_NUMBER})'),
         ),
     ),
     StepFormat(

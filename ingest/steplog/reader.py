@@ -324,6 +324,10 @@ def _found(
             if name in groups
         ).with_columns(step=_scaled("step"))
     is_tagged = block.has_escapes or block.holds(_IN_TAG)
+    if "epoch_dur_s" in groups:
+        whole, count = (pl.col(n).cast(pl.Float64, strict=False) for n in ("epoch_dur_s", "total"))
+        mean_ms = pl.when(count > 0).then(whole / count * 1e3).cast(pl.String)
+        steps = steps.with_columns(dur_ms=pl.coalesce(mean_ms, "dur_ms"))
     columns = _columns(known, frozenset(groups), rank, is_tagged=is_tagged)
     if "time" in groups:
         stamp, number = pl.col("time"), pl.col("time").cast(pl.Float64, strict=False)

@@ -648,6 +648,13 @@ def test_of_keras_bars_an_epoch_is_a_line_and_what_evaluates_is_none(tmp_path: P
     old += "\r18/18 [==============================] - 2s 85ms/step - loss: 2.5\n"
     rows = steps_of(tmp_path, old.encode())
     assert [(r["epoch"], r["step"], r["dur_ns"]) for r in rows] == [(0, 18, 85_000_000)]
+    # To the second or the ms; what would be half of it, or none of an epoch, is no duration.
+    for said, dur_ns in (
+        ("450/450 - 675s - 2s/step", 1_500_000_000), ("450/450 - 5s - 3ms/step", None),
+        ("5/5 - 10s - 2s/step", None), ("5/5 - 60s - 12s/step", 12_000_000_000),
+    ):  # fmt: skip
+        rows = steps_of(tmp_path, f"{said} - loss: 2.5\n".encode())
+        assert [r["dur_ns"] for r in rows] == [dur_ns]
     predicted = "18/18 \u2501\u2501\u2501 0s 5ms/step\n"
     assert steps_of(tmp_path, predicted.encode()) == []
 

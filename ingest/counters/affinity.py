@@ -1,13 +1,16 @@
-"""Where processes may run, and where their memory lies: /proc/PID/status, taskset, numastat.
+"""Where processes may run, and where their memory lies: /proc, taskset, numastat, cpusets.
 
-``grep -H . /proc/*/status`` and files of several processes, one after the other, are read too; of a
-status the process, its CPUs and its memory nodes are kept, and nothing else. What tasks (threads)
-of a process may is not asked.
+``/proc/PID/status`` of several processes, one after the other or as ``grep -H . /proc/*/status``
+prints them, is read too; of a status the process, its CPUs and its memory nodes are kept, and
+nothing else. What tasks (threads) of a process may is not asked. Of cgroups v2 ``grep -H .
+cgroup.procs cpuset.cpus.effective cpuset.mems.effective`` says it for all processes of one;
+without ``cgroup.procs`` of nobody.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.counters.names import node_of_path
@@ -18,6 +21,7 @@ MIB = 1 << 20
 MAX_ROWS = 100_000
 """Of one file: more processes than a machine has."""
 MAX_MASK_BITS = 1 << 14
+MAX_PID_DIGITS = 10
 
 _STATUS = re.compile(
     r"(?:/proc/(\d{1,10})/status:)?(Pid|Cpus_allowed_list|Mems_allowed_list):\s+([\d,-]{1,400})\s*"
@@ -31,9 +35,14 @@ _MEMORY = re.compile(
 _NODES = re.compile(r"(?:PID)?\s+Node \d")
 _OF_PROCESS = re.compile(r"(\d{1,10}) \(.{0,40}?\)?((?:\s+\d{1,12}\.\d\d)+)\s*")
 _TOTAL = re.compile(r"Total((?:\s+\d{1,12}\.\d\d)+)\s*")
+_GROUP = re.compile(
+    r"(/sys/fs/cgroup/.{0,1000}|)\b"
+    r"(cgroup\.procs|cpuset\.cpus\.effective|cpuset\.mems\.effective):([\d,-]{1,5000})\s*"
+)
 _ANY = re.compile(
     rb"\A\s*(?:(?:/proc/\d{1,10}/status:)?(?:Name|Pid):\t"
-    rb"|pid \d{1,10}'s (?:current|new) affinity |Per-node process memory usage \(in MBs\))"
+    rb"|pid \d{1,10}'s (?:current|new) affinity |Per-node process memory usage \(in MBs\)"
+    rb"|(?:/sys/fs/cgroup/[^\n]{0,1000}/)?(?:cgroup\.procs|cpuset\.(?:cpus|mems)\.effective):\d)"
 )
 _ALONE = re.compile(rb"(?:\s*pid \d{1,10}'s (?:current|new) affinity [^\n]{1,5010}\n)+\s*")
 _COLUMNS = ("place", "node", "pid", "cpus", "memory_nodes", "numa_node", "memory_bytes")
@@ -50,6 +59,15 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     return Recognition(NAME, "where processes may run, and their memory", NAME)
 
 
+@dataclass(slots=True)
+class _Group:
+    """A cgroup: what its processes may, and which they are with their lines."""
+
+    cpus: str | None = None
+    memory_nodes: str | None = None
+    pids: list[tuple[int, int]] = field(default_factory=list)
+
+
 class _Reader:
     """State of reading one file."""
 
@@ -64,6 +82,7 @@ class _Reader:
         self._nodes: list[int] = []
         self._is_memory = False
         self._status: dict[str, str] = {}
+        self._groups: dict[str, _Group] = {}
 
     def take(self, place: int, text: str) -> None:
         """Look at a line."""
@@ -74,6 +93,8 @@ class _Reader:
                 self._pid, self._place, self._is_memory = pid, place, False
             if said[2] != "Pid":
                 self._status[said[2]] = said[3]
+        elif of_group := _GROUP.fullmatch(text):
+            self._group(place, *of_group.groups())
         elif bound := _TASKSET.fullmatch(text):
             cpus = bound[3] if bound[2] == "list" else _of_mask(bound[3])
             self._add(place, int(bound[1]), cpus=cpus)
@@ -82,6 +103,29 @@ class _Reader:
             self._pid, self._is_memory = int(memory[1]) if memory[1] else None, True
         elif self._is_memory:
             self._memory(place, text)
+
+    def _group(self, place: int, folder: str, name: str, said: str) -> None:
+        """A line of a cgroup's file."""
+        if folder not in self._groups and len(self._groups) >= MAX_ROWS:
+            self.left_out += 1
+            return
+        group = self._groups.setdefault(folder, _Group())
+        if name == "cpuset.cpus.effective":
+            group.cpus = said
+        elif name == "cpuset.mems.effective":
+            group.memory_nodes = said
+        elif not said.isdecimal() or len(said) > MAX_PID_DIGITS or len(group.pids) >= MAX_ROWS:
+            self.left_out += 1
+        else:
+            group.pids.append((place, int(said)))
+
+    def finish(self) -> None:
+        """Keep what is told once all lines are known."""
+        self.flush()
+        for group in self._groups.values():
+            if group.cpus is not None or group.memory_nodes is not None:
+                for place, pid in group.pids:
+                    self._add(place, pid, cpus=group.cpus, memory_nodes=group.memory_nodes)
 
     def _memory(self, place: int, text: str) -> None:
         if _NODES.match(text):
@@ -130,7 +174,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     with source.open() as stream:
         for line in lines(stream):
             reader.take(line.number, line.text)
-    reader.flush()
+    reader.finish()
     sink.fact(place_kind="line", producer="/proc, taskset, numastat", time_basis="none")
     sink.count("process_left_out", reader.left_out, doc="Processes beyond those kept of one file.")
     if not reader.rows:

@@ -196,9 +196,12 @@ FAMILIES: tuple[Family, ...] = (
     Family("sadf", 2, "sadf", (
         Format("host", "history", "sadf -j", True, "each moment"),
     )),
-    Family("affinity", 1, "affinity", (
+    Family("affinity", 2, "affinity", (
         Format("host", "CPUs and memory nodes of processes", "/proc/PID/status, taskset -cp PID",
                False, "none: it is a description"),
+        Format("host", "cpusets of processes",
+               "grep -H . cgroup.procs cpuset.{cpus,mems}.effective of cgroup v2", False,
+               "none: it is a description"),
         Format("host", "memory of processes by node", "numastat -p PID", False,
                "none: it is a description"),
     )),

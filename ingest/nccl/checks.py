@@ -1,12 +1,17 @@
-"""What PyTorch's own checks of collectives say: monitored barriers, and calls that differ.
+"""What PyTorch says of who stayed away: of a job's start, and by its own checks of collectives.
 
 ``torch.distributed.monitored_barrier`` names who did not reach it, and with
 TORCH_DISTRIBUTED_DEBUG=DETAIL every collective begins with one and compares what its members are
 about to call. All members then raise an exception; only these lines tell which of them is at fault.
+Before the first collective processes meet in a store: rank 0, which holds it, waits for so many
+clients (``TCPStore``), older releases and TORCH_DIST_INIT_BARRIER count who came
+(``store_based_barrier``), and Gloo's members wait for the address of each of the others.
 
 Rows are ``log_event`` of these codes: ``barrier-missed`` (``missed``: ranks in the group whose rank
-0 speaks), ``barrier-reached`` (by one that waited for rank 0 in vain) and ``calls-differ`` (two
-ranks of a group, with what each calls).
+0 speaks), ``barrier-reached`` (by one that waited for rank 0 in vain), ``calls-differ`` (two
+ranks of a group, with what each calls), ``join-short`` (``joined`` of ``members`` came in time;
+``of_store`` where rank 0 says so) and ``join-awaited`` (``awaited`` did not come to its group, the
+job's first or another).
 """
 
 from __future__ import annotations
@@ -20,7 +25,8 @@ from tracekit.values import MAX_RANKS
 
 WORDS = (
     b"failed to pass monitoredBarrier", b"successfully reached monitoredBarrier",
-    b"mismatch between collectives on ranks",
+    b"mismatch between collectives on ranks", b" clients joined", b"store based barrier on rank",
+    b"DistStoreError: wait timeout after ",
 )  # fmt: skip
 KEY = re.compile(b"|".join(map(re.escape, WORDS)))
 _SPEAKER = re.compile(rb"\[rank(\d{1,7})\]")
@@ -32,12 +38,25 @@ _CALL = re.compile(
     rb"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,18}),? ?"
     rb"OpType=(\w{1,40})(?:, TensorShape=\[([\d, ]{0,200})\])?"
 )
+_CLIENTS = re.compile(
+    rb"Timed out after (\d{1,9}) seconds waiting for clients\. (\d{1,7})/(\d{1,7}) clients joined"
+)
+_STORE_BARRIER = re.compile(
+    rb"in store based barrier on rank:? (\d{1,7}), for key: store_based_barrier_key:(\w{1,80}) "
+    rb"\(world_size=(\d{1,7}), (?:worker_count|num_workers_joined)=(\d{1,7})\b"
+)
+_NO_KEY = re.compile(
+    rb"DistStoreError: wait timeout after (\d{1,12})ms, keys: "
+    rb"/default_pg/0//(?:(\w{1,80})//)?cpu//\d{1,9}/(\d{1,7})\s*$"
+)
+"""Where Gloo's members leave their addresses: the job's first group has no name of its own."""
 
 
 class CheckReader:
-    """Takes such lines out of a job's output."""
+    """Takes such lines out of a job's output; ``rank`` is what the file's name says."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, rank: int | None = None) -> None:
+        self._rank = rank
         self._rows = Rows(sink, "log_event", ("place", "code", "severity", "fields"))
         self.count = 0
 
@@ -52,6 +71,9 @@ class CheckReader:
             return True
         if reached := _REACHED.search(line):
             self._add(place, "barrier-reached", [*fields, f"rank={int(reached[1])}"])
+            return True
+        if joining := _joining(line, int(speaker[1]) if speaker else self._rank):
+            self._add(place, *joining)
             return True
         calls = _CALL.findall(line)
         if len(calls) < 2:
@@ -71,3 +93,22 @@ class CheckReader:
     def finish(self) -> None:
         """Write what is held."""
         self._rows.flush()
+
+
+def _joining(line: bytes, rank: int | None) -> tuple[str, list[str]] | None:
+    """What a line says of processes that did not come when the job, or a group, began."""
+    by = [] if rank is None else [f"rank={rank}"]
+    if clients := _CLIENTS.search(line):
+        waited_s, joined, members = (int(number) for number in clients.groups())
+        counts = [f"joined={joined}", f"members={members}", f"ms={waited_s * 1000}"]
+        return "join-short", [*by, *counts, "of_store=1"]
+    if barrier := _STORE_BARRIER.search(line):
+        counts = [f"joined={int(barrier[4])}", f"members={int(barrier[3])}"]
+        # Of a group whose members alone meet the name is a hash; all ranks come to the others.
+        return "join-short", [
+            f"rank={int(barrier[1])}", *counts, *(["of_all=1"] if barrier[2].isdigit() else []),
+        ]  # fmt: skip
+    if awaited := _NO_KEY.search(line):
+        told = [*by, f"awaited={int(awaited[3])}", f"ms={int(awaited[1])}"]
+        return "join-awaited", [*told, *([] if awaited[2] else ["of_all=1"])]
+    return None

@@ -137,7 +137,7 @@ class LogReader:
         self.comm_rows = Rows(sink, "nccl_comm", COMM_COLUMNS)
         self.bench = bench.BenchReader(sink, self._plain_event)
         self.watchdog = watchdog.WatchdogReader(sink, self._plain_event)
-        self.checks = checks.CheckReader(sink)
+        self.checks = checks.CheckReader(sink, rank_of_name(source.name))
         self.steps = StepReader(
             sink, dict(source.columns).get(STEP_PATTERN), rank_of_name(source.name)
         )

@@ -49,6 +49,10 @@ _RANK = re.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
 _LOCAL = re.compile(rb"\[default(\d{1,5})\]")
 _POD = re.compile(rb"\[pod/([a-z0-9.-]{1,253})/[a-z0-9.-]{1,63}\] ")
 """What kubectl logs --prefix puts before a line; a pod's name is its host's to its processes."""
+_STERN = re.compile(
+    rb"([a-z0-9][a-z0-9.-]{0,200}-(?:\d{1,5}|[bcdfghjklmnpqrstvwxz2456789]{5})) [a-z0-9-]{1,63} "
+)
+"""What stern puts there: a pod of a set or a job, and its container."""
 _MPI_RANK = re.compile(rb"\[\d{1,7},(\d{1,7})\]<std(?:out|err)>")
 _TASK = re.compile(rb"\s*(\d{1,7}): ")
 _TRACEBACK = b"Traceback (most recent call last):"
@@ -575,7 +579,7 @@ def _who(prefix: bytes) -> list[str]:
 
 
 def _of_pod(prefix: bytes) -> list[str]:
-    part = _POD.match(prefix)
+    part = _POD.match(prefix) or _STERN.fullmatch(prefix)
     return _host(part[1]) if part else []
 
 

@@ -5,10 +5,10 @@ A pattern's groups say what a line holds, and their names in which unit:
 - ``step``, ``total``: number of the step, and of the job's last one; ``epoch`` where steps count
   anew in each, counted from 0 (``epoch_from_1``: from 1);
 - ``dur_ms``, ``dur_s``, ``steps_per_s``: how long a step took, the mean since the line before
-  where the format is averaged; ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began,
-  ``elapsed_ms``: since the training began, as are ``elapsed_days`` beside ``elapsed`` and
-  ``elapsed_words``: ``1h 2m 3s``; ``month``, ``day`` and
-  ``day_clock`` where the date has no year;
+  where the format is averaged; ``epoch_dur_s`` of all steps of an epoch;
+- ``elapsed``: ``1:02:03`` or ``02:03`` since a bar began, ``elapsed_ms``: since the training
+  began, as are ``elapsed_days`` beside ``elapsed`` and ``elapsed_words``: ``1h 2m 3s``; ``month``,
+  ``day`` and ``day_clock`` where the date has no year;
 - ``input_wait_ms``, ``input_wait_s``: how long of that it waited for its input;
   ``running_dur_s`` and ``running_input_wait_s``: means of both since the epoch or the job began;
 - ``samples``, ``tokens``: consumed so far; ``loss``, ``learning_rate``, ``grad_norm``;
@@ -89,6 +89,9 @@ class StepFormat:
     """Whether its durations and steps may end in K or M, of three digits: 11.5K."""
     has_parts: bool = False
     """Whether its line tells how long the parts of the step took, as ``timers`` reads them."""
+    ends_epoch: bool = False
+    """Whether only lines of whose steps the last is reached count, each as one more epoch: what is
+    said before is a mean since the epoch began, to the ms, of which no difference tells a step."""
     quick: str | None = None
     """Of the most usual form, from the line's start, in which each character allows one way on:
     Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
@@ -536,6 +539,34 @@ FORMATS: tuple[StepFormat, ...] = (
         fields=(
             ("epoch", r"\b(?:Epoch|Iter)[ \[](\d+)\]"),
             ("learning_rate", rf"\blr[=:] ?({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "keras",
+        ("s/step",),
+        r"(?:^|[^\d/])(?P<step>\d+)/(?P<total>\d+) (?:\[=+\] - |\u2501+ |- )"
+        r"[\dhms:]+(?: -)? ?.*?\b\w+: [-+\d.]",
+        "Keras (fit with verbose 1 or 2)",
+        is_averaged=True,
+        fields=(
+            # Of fewer digits the rounding would be a tenth of it and more.
+            ("epoch_dur_s", r"/\d+ [^\d]{1,100}(\d{3,7})s(?: |$)"),
+            ("dur_ms", r"[ -](\d{2,})ms/step"),
+            ("dur_s", r"[ -](\d{2,})s/step"),
+            ("loss", rf" - loss: ({_NUMBER})"),
+            ("learning_rate", rf" - (?:lr|learning_rate): ({_NUMBER})"),
+        ),
+        ends_epoch=True,
+    ),
+    StepFormat(
+        "mllog",
+        (":::MLLOG ",),
+        r'"time_ms": (?P<time>\d{13}), .*?"key": "(?:train_loss|loss|tracked_stats)", .*?'
+        r'"(?:step_num|step|iteration)": (?P<step>\d+)',
+        "MLPerf's logging (mllog) of those that say their step",
+        fields=(
+            ("loss", rf'loss"(?:, "value")?: ({_NUMBER})'),
+            ("learning_rate", rf'"lr": ({_NUMBER})'),
         ),
     ),
     StepFormat(

@@ -115,6 +115,8 @@ class StepReader:
         self.formats: set[str] = set()
         self._metrics = BarMetrics(sink)
         self._below = {known: MetricsBelow() for known in self._formats if known.below}
+        self._epochs: dict[str, tuple[int, int]] = {}
+        """Of formats whose lines end epochs: how many steps one has, and how many there were."""
         self._pod: str | None = None
         """Whose steps are kept, of several pods that print into one file."""
         self._of_other_pods = 0
@@ -152,6 +154,10 @@ class StepReader:
             if not rows.height:
                 continue
             steps = _found(rows, known, block, self._rank)
+            if known.ends_epoch:
+                # Drawn again with what the validation says, whose time is in the mean then.
+                ends = steps.filter(pl.col("step") == pl.col("total_steps_count"))
+                steps = ends.unique("place", keep="first", maintain_order=True)
             if block.holds(_IN_POD):
                 pods = rows.select("index", pod=pl.col("line").str.extract(_POD))
                 steps = steps.join(pods, on="index", how="left", maintain_order="left")
@@ -180,12 +186,23 @@ class StepReader:
         """Write the steps of the lines that follow those before."""
         for known, found, said in looked.steps:
             steps = self._of_one_pod(found)
+            if known.ends_epoch and steps.height:
+                steps = self._in_epochs(steps, known)
             if known.is_bar and said is not None:
                 steps = self._metrics.join(said, steps)
             elif said is not None:
                 steps = self._below[known].join(said, steps, known)
             if steps.height:
                 self._write(steps, known)
+
+    def _in_epochs(self, steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+        """The lines that end an epoch, numbered; what has other steps evaluates."""
+        import polars as pl
+
+        total, before = self._epochs.get(known.name, (steps["total_steps_count"][0], 0))
+        steps = steps.filter(pl.col("total_steps_count") == total)
+        self._epochs[known.name] = total, before + steps.height
+        return steps.with_columns(epoch=pl.row_index().cast(pl.Int64) + before)
 
     def _of_one_pod(self, steps: pl.DataFrame) -> pl.DataFrame:
         """Of several pods that print the same steps, one after the other, those of the first."""
@@ -307,6 +324,10 @@ def _found(
             if name in groups
         ).with_columns(step=_scaled("step"))
     is_tagged = block.has_escapes or block.holds(_IN_TAG)
+    if "epoch_dur_s" in groups:
+        whole, count = (pl.col(n).cast(pl.Float64, strict=False) for n in ("epoch_dur_s", "total"))
+        mean_ms = pl.when(count > 0).then(whole / count * 1e3).cast(pl.String)
+        steps = steps.with_columns(dur_ms=pl.coalesce(mean_ms, "dur_ms"))
     columns = _columns(known, frozenset(groups), rank, is_tagged=is_tagged)
     if "time" in groups:
         stamp, number = pl.col("time"), pl.col("time").cast(pl.Float64, strict=False)

@@ -18,6 +18,7 @@
 -- column: xid INTEGER : Number of the XID.
 -- column: severity VARCHAR : info, warning or error; of a gauge null.
 -- column: origin VARCHAR : log or gauge.
+-- column: pid BIGINT : Process that was on it, as its host counts; null where the log does not say.
 -- column: time_ns BIGINT : When; null where unknown.
 -- column: is_in_window BOOLEAN : Whether while the job ran; null where the clocks do not say.
 -- column: incident BIGINT : Number of the incident on its machine, from 0 in order of time.
@@ -62,13 +63,16 @@ WITH
             time_ns,
             TRY_CAST(code[5 :] AS INTEGER) AS xid,
             severity,
+            TRY_CAST(
+                list_filter(fields, lambda f : starts_with(f, 'pid='))[1][5:] AS BIGINT
+            ) AS pid,
             'log' AS origin
         FROM log_event
         WHERE starts_with(code, 'xid-') AND device_id IS NOT NULL
         UNION ALL
         SELECT
             source_id, place, clock_id, node, owner, owner_id, device_id, nvml_index, time_ns, xid,
-            NULL, 'gauge'
+            NULL, NULL, 'gauge'
         FROM gauge
         WHERE xid > 0 AND last_xid IS NOT NULL AND xid <> last_xid
     ),
@@ -85,6 +89,7 @@ WITH
             events.xid,
             events.severity,
             events.origin,
+            events.pid,
             events.time_ns,
             if(
                 clock.basis = 'epoch' AND windows.start_ns IS NOT NULL,
@@ -131,6 +136,7 @@ SELECT
     xid,
     severity,
     origin,
+    pid,
     time_ns,
     is_in_window,
     CAST(

@@ -16,6 +16,7 @@
 -- column: local_rank INTEGER : Its number on its host; null where no line says so.
 -- column: task VARCHAR : Task or tasks of Slurm, or pod/NAME of Kubernetes; null elsewhere.
 -- column: host VARCHAR : Its host; null where unknown.
+-- column: pid BIGINT : Its process, as its launcher counts; null where no line says so.
 -- column: time_ns BIGINT : When its launcher saw it; null where no line says so.
 -- column: exit_code INTEGER : Its exit code; null where a signal ended it, or unsaid.
 -- column: signal VARCHAR : Signal that ended it, such as SIGKILL.
@@ -154,6 +155,7 @@ WITH
             any_value(local_rank ORDER BY place) AS local_rank,
             any_value(task ORDER BY place) AS task,
             any_value(host ORDER BY place) AS host,
+            any_value(pid ORDER BY place) AS pid,
             min(time_ns) AS time_ns,
             any_value(exit_code ORDER BY place) AS exit_code,
             any_value(signal ORDER BY place) AS signal,
@@ -293,6 +295,7 @@ WITH
             f.local_rank,
             f.task,
             f.host,
+            f.pid,
             f.time_ns,
             if(f.signal IS NULL, f.exit_code, NULL) AS exit_code,
             f.signal,
@@ -348,6 +351,7 @@ SELECT
     local_rank,
     task,
     host,
+    pid,
     time_ns,
     exit_code,
     signal,

@@ -1,14 +1,22 @@
--- What PyTorch's own checks of collectives found: who missed a barrier, and whose calls differ.
+-- What PyTorch itself says of who stayed away: of a start, a barrier, or by calls that differ.
 --
 -- A row a line. All members raise an exception then; these lines tell which of them is at fault.
 --
--- reads: log_event
+-- Of a start it is left out where steps follow in the file: the job was begun again.
+--
+-- reads: log_event, job_step
 -- needs: log_event
 -- grain: source_id, place, code
--- column: code VARCHAR : barrier-missed, barrier-reached or calls-differ.
+-- column: code VARCHAR : barrier-missed, barrier-reached, calls-differ, join-short (fewer processes
+--     came than the job or a group has) or join-awaited (one did not come).
 -- column: world_rank INTEGER : Global rank that says it; null where the line does not state it.
 -- column: group_rank INTEGER : Its rank in the group; null where the line does not state it.
 -- column: missed INTEGER[] : Ranks of its group that did not come; null of other lines.
+-- column: joined_count INTEGER : Processes that came to a start; null of other lines.
+-- column: members_count INTEGER : How many it waited for.
+-- column: is_of_all BOOLEAN : Of a start: whether all ranks of the job meet there, so that its ranks
+--     are the job's.
+-- column: is_of_store BOOLEAN : Whether who holds the job's store says so: rank 0 is one that waits.
 -- column: waited_s DOUBLE : How long they were waited for.
 -- column: other_rank INTEGER : Of calls that differ, the other's rank in the group.
 -- column: sequence BIGINT : Number of its call.
@@ -29,14 +37,29 @@ WITH
             ])) AS said
         FROM log_event
         WHERE
-            code IN ('barrier-missed', 'barrier-reached', 'calls-differ')
+            (
+                code IN ('barrier-missed', 'barrier-reached', 'calls-differ')
+                OR (
+                    code IN ('join-short', 'join-awaited')
+                    AND NOT EXISTS (
+                        SELECT 1 FROM job_step
+                        WHERE
+                            job_step.source_id = log_event.source_id
+                            AND job_step.place > log_event.place
+                    )
+                )
+            )
             AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
     )
 SELECT
     code,
     TRY_CAST(said['world_rank'] AS INTEGER) AS world_rank,
     if(code = 'barrier-missed', 0, TRY_CAST(said['rank'] AS INTEGER)) AS group_rank,
-    TRY_CAST(string_split(said['missed'], ' ') AS INTEGER[]) AS missed,
+    TRY_CAST(string_split(coalesce(said['missed'], said['awaited']), ' ') AS INTEGER[]) AS missed,
+    TRY_CAST(said['joined'] AS INTEGER) AS joined_count,
+    TRY_CAST(said['members'] AS INTEGER) AS members_count,
+    coalesce(said['of_all'] = '1' OR said['of_store'] = '1', false) AS is_of_all,
+    coalesce(said['of_store'] = '1', false) AS is_of_store,
     TRY_CAST(said['ms'] AS DOUBLE) / 1e3 AS waited_s,
     TRY_CAST(said['other_rank'] AS INTEGER) AS other_rank,
     TRY_CAST(said['sequence'] AS BIGINT) AS sequence,

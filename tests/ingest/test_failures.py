@@ -116,6 +116,17 @@ def test_a_pod_before_the_line_is_the_host_of_what_failed() -> None:
     assert (event["host"], event["type"]) == ("job-worker-1", "ValueError")
 
 
+@pytest.mark.parametrize(
+    ("prefix", "pod"),
+    [("trainer-1 pytorch ", "trainer-1"), ("job-7-x2kqz main ", "job-7-x2kqz"),
+     ("from the ", None), ("step-1 of 2 ", None), ("trainer pytorch ", None)],
+)  # fmt: skip
+def test_a_pod_that_stern_puts_before_the_line_is_one_too(prefix: str, pod: str | None) -> None:
+    text = f"{prefix}Traceback (most recent call last):\n"
+    (event,) = events(f"{text}{prefix}ValueError: x\n")
+    assert (event.get("host"), event["type"]) == (pod, "ValueError")
+
+
 def test_launches_of_one_file_are_told_apart() -> None:
     rows = nccl_logs.read_file(LOGS / "torchrun-restarted-in-vain.log").tables["log_event"]
     rounds = [(r["fields"][0], r["code"]) for r in rows]

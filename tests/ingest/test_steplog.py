@@ -290,6 +290,22 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
         "INFO:tensorflow:global step 7: loss = 6.2500 (1.500 sec/step)",
         {"step": 7, "loss": 6.25, "dur_ns": 1_500_000_000, "is_averaged": False},
     ),
+    "keras": (
+        "18/18 - 2s - 85ms/step - loss: 13.7642 - mae: 3.6384 - learning_rate: 0.001",
+        {
+            "step": 18, "epoch": 0, "total_steps_count": 18, "dur_ns": 85_000_000,
+            "is_averaged": True, "loss": 13.7642, "learning_rate": 0.001, "time_ns": None,
+        },
+    ),
+    "mllog": (
+        ':::MLLOG {"namespace": "", "time_ms": 1714557600500, "event_type": "POINT_IN_TIME", '
+        '"key": "train_loss", "value": 1.75, "metadata": {"file": "run.py", "lineno": 9, '
+        '"step_num": 10, "lr": 0.001}}',
+        {
+            "step": 10, "loss": 1.75, "learning_rate": 0.001, "dur_ns": None,
+            "time_ns": 1_714_557_600_500 * 10**6,
+        },
+    ),
     "tqdm": (
         "Epoch 1:  50%|█████     | 500/1000 [1:02:03<10:00,  2.50it/s, v_num=0]",
         {"step": 500, "epoch": 1, "total_steps_count": 1000, "elapsed_ns": 3723 * 10**9},
@@ -603,6 +619,44 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
 )
 def test_a_line_that_only_resembles_one_is_none(line: str) -> None:
     assert read_steps(f"{line}\n{LINES['nanogpt'][0]}\n")[0]["place"] == 2
+
+
+def keras_bar(step: int, total: int, ms: int, more: str = "") -> str:
+    """As Keras 3.15 draws it, with a terminal's colours and what it goes back by."""
+    done, left = "\u2501" * step, "\u2501" * (total - step)
+    return (
+        f"\r\x1b[1m{step:2}/{total}\x1b[0m \x1b[32m{done}\x1b[0m\x1b[37m{left}"
+        f"\x1b[0m \x1b[1m1s\x1b[0m {ms}ms/step - loss: 2.5{more}" + "\b" * 70
+    )
+
+
+def test_of_keras_bars_an_epoch_is_a_line_and_what_evaluates_is_none(tmp_path: Path) -> None:
+    epochs = [
+        "".join(keras_bar(step, 18, ms) for step in (1, 9, 18))
+        + keras_bar(18, 18, ms + 40, " - val_loss: 3.0")
+        + "\n"
+        for ms in (72, 129)
+    ]
+    text = "Epoch 1/2\n" + epochs[0] + keras_bar(5, 5, 9) + "\nEpoch 2/2\n" + epochs[1]
+    rows = steps_of(tmp_path, text.encode())
+    assert [(r["epoch"], r["step"], r["dur_ns"]) for r in rows] == [
+        (0, 18, 72_000_000), (1, 18, 129_000_000)
+    ]  # fmt: skip
+    old = "".join(
+        f"\r{step}/18 [{'=' * step}>{'.' * (18 - step)}] - ETA: 5s - loss: 2.5" for step in (1, 9)
+    )
+    old += "\r18/18 [==============================] - 2s 85ms/step - loss: 2.5\n"
+    rows = steps_of(tmp_path, old.encode())
+    assert [(r["epoch"], r["step"], r["dur_ns"]) for r in rows] == [(0, 18, 85_000_000)]
+    # To the second or the ms; what would be half of it, or none of an epoch, is no duration.
+    for said, dur_ns in (
+        ("450/450 - 675s - 2s/step", 1_500_000_000), ("450/450 - 5s - 3ms/step", None),
+        ("5/5 - 10s - 2s/step", None), ("5/5 - 60s - 12s/step", 12_000_000_000),
+    ):  # fmt: skip
+        rows = steps_of(tmp_path, f"{said} - loss: 2.5\n".encode())
+        assert [r["dur_ns"] for r in rows] == [dur_ns]
+    predicted = "18/18 \u2501\u2501\u2501 0s 5ms/step\n"
+    assert steps_of(tmp_path, predicted.encode()) == []
 
 
 def test_a_bar_is_drawn_again_in_one_line_and_what_follows_it_is_read(tmp_path: Path) -> None:

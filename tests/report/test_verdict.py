@@ -679,3 +679,42 @@ def test_lateness_that_is_a_bound_is_of_the_grave_cause_on_the_same_ranks(
     )
     _, symptom = link_symptoms([stage, late], facts)
     assert bool(symptom.explained_by) == is_explained
+
+
+@pytest.mark.parametrize(
+    ("stage_s", "bubble_ms", "is_explained"),
+    [
+        (0.036, 0, False),
+        (0.036, 127, True),  # a half and more of the 34 ms that the schedule does not make
+        (0.017, 127, True),
+        (0.0169, 127, False),
+    ],
+)
+def test_what_the_schedule_makes_stages_wait_no_fault_has_to_explain(
+    make_job: MakeJob, stage_s: float, bubble_ms: float, is_explained: bool
+) -> None:
+    """161 ms of communication that nothing hides, of which the schedule makes a part."""
+    job = make_job(comm_ms=30).stall("gc_pause", [1], range(1, 11), 20)
+    if bubble_ms:
+        busy_ns = 2 * bubble_ms * 1e6
+        job.rows["bubble"] = [
+            {
+                "is_warmup": False, "window_ns": 1.5 * busy_ns, "busy_ns": busy_ns, "stage": 0,
+                "expected_bubble_ratio": 1 / 3, "expected_bubble_overhead_ratio": 0.5,
+                "stages_count": 4, "microbatches_count": 6, "chunks_count": 1,
+            }
+        ]  # fmt: skip
+    facts = job.facts()
+    (priced,) = (f for f in build_report(make_job(comm_ms=30).stall(
+        "gc_pause", [1], range(1, 11), 20).facts()).findings if f.rule == "gc-pause")  # fmt: skip
+    stage = replace(
+        priced, rule="stage-imbalance", id="stage-imbalance/1",
+        impact=replace(priced.impact, s_per_step=stage_s),
+    )  # fmt: skip
+    exposed = replace(
+        priced, rule="exposed-communication", id="exposed-communication",
+        impact=replace(priced.impact, s_per_step=0.161),
+        scope=replace(priced.scope, ranks=(0, 1, 2, 3)),
+    )  # fmt: skip
+    _, symptom = link_symptoms([stage, exposed], facts)
+    assert bool(symptom.explained_by) == is_explained

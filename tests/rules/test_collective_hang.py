@@ -431,6 +431,76 @@ def test_ranks_of_a_group_that_nothing_shows_to_be_the_jobs_are_not_named(
     assert finding.scope.ranks == finding.candidates.ranks == ()
 
 
+CLIENTS = (
+    "torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 3/4 clients "
+    "joined."
+)
+
+
+def no_key(group: str, rank: int, who: str = "") -> str:
+    """As PyTorch 2.7 printed it when a process of four was not started, or stood still."""
+    keys = f"/default_pg/0//{group}cpu//0/{rank}"
+    return f"{who}torch.distributed.DistStoreError: wait timeout after 6000ms, keys: {keys}"
+
+
+def store_barrier(rank: int, joined: int, key: str = "1", *, is_new: bool = False) -> str:
+    """Of releases before 2.1, and of 2.7."""
+    at, count = (f"rank {rank}", "num_workers_joined") if is_new else (
+        f"rank: {rank}", "worker_count")  # fmt: skip
+    return (
+        f"RuntimeError: Timed out initializing process group in store based barrier on {at}, "
+        f"for key: store_based_barrier_key:{key} (world_size=4, {count}={joined}, timeout=0:30:00)"
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [CLIENTS, no_key("", 0, "[rank1]: "), no_key("", 0, "[rank3]: ")],
+        [no_key("", 2, "[rank0]: "), no_key("", 2, "[rank1]: ")],
+        [store_barrier(rank, 3) for rank in (0, 1, 3)],
+        [store_barrier(rank, 3, is_new=True) for rank in (0, 1, 3)],
+    ],
+)
+def test_a_rank_that_did_not_come_to_the_jobs_start_is_named(
+    lines: list[str], build: Build
+) -> None:
+    (finding,) = findings("collective-hang", build(text(lines)))
+    assert finding.scope.ranks == (2,)
+    assert finding.summary.startswith("Rank 2 did not come: ")
+    assert finding.severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([CLIENTS], "3 of 4 processes came to the job's start within 7.00 s"),
+        # Rank 0 may hold the store and wait for others itself.
+        ([no_key("", 0, "[rank1]: ")], "Not all processes came to the job's start within 6.00 s"),
+        # One of three that came says nothing: two ranks are in question.
+        ([store_barrier(0, 3), store_barrier(1, 3)], "3 of 4 processes came to the job's start"),
+        # A group whose members alone meet: its ranks are any of the job's.
+        ([store_barrier(r, 3, "9f3a") for r in (0, 1, 2)], "3 of 4 processes came to the start of"),
+        ([store_barrier(r, 3) for r in (0, 1, 7)], "3 of 4 processes came to the job's start"),
+        ([no_key("1//", 2, "[rank5]: ")], "Rank 2 of a group did not come: not all processes"),
+    ],
+)
+def test_a_start_that_lacks_somebody_unknown_names_no_rank(
+    lines: list[str], says: str, build: Build
+) -> None:
+    (finding,) = findings("collective-hang", build(text(lines)))
+    assert finding.summary.startswith(says)
+    assert finding.scope.ranks == finding.candidates.ranks == ()
+
+
+def test_a_start_that_was_tried_again_and_went_on_is_no_hang(build: Build) -> None:
+    step = "iter 7: loss 2.0, time 100.00ms, mfu 30.00%"
+    assert findings("collective-hang", build(text([CLIENTS, step]))) == ()
+    assert findings("collective-hang", build(text([step, CLIENTS]))) != ()
+    waits = "DEBUG Waiting in store based barrier to initialize process group for rank: 0, key: x"
+    assert findings("collective-hang", build(text([waits, step]))) == ()
+
+
 def test_a_barrier_that_all_reached_or_nobody_missed_is_no_hang(build: Build) -> None:
     assert findings("collective-hang", build(text(reached(1, 1)))) == ()
     (finding,) = findings("collective-hang", build(text(missed(), reached(1, 1))))

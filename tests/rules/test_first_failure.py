@@ -12,8 +12,8 @@ from tracekit.rules.base import Facts, JobFacts, RuleOutcome
 
 Row = dict[str, Any]
 BASE: Row = dict.fromkeys(
-    ("rank", "local_rank", "task", "host", "time_ns", "exit_code", "signal", "exception", "says",
-     "file", "line", "function", "memory_of", "scheduler")
+    ("rank", "local_rank", "task", "host", "pid", "time_ns", "exit_code", "signal", "exception",
+     "says", "file", "line", "function", "memory_of", "scheduler")
 ) | {"launch": 1, "is_root": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
 
 
@@ -332,3 +332,35 @@ def test_one_that_alone_was_interrupted_is_a_candidate() -> None:
     interrupted = failed(1, "terminated", exception="KeyboardInterrupt", signal="SIGINT")
     (finding,) = found(*lost, interrupted)
     assert finding.candidates.ranks == (1,)
+
+
+XID = {
+    "gpu_id": "h1 GPU 3", "gpu_index": 3, "pci": None, "host": "h1", "rank": None,
+    "rank_source": None, "host_ranks": None, "xid": 79, "pid": 105, "time_ns": 1,
+    "is_in_window": None, "severity": "error", "source_id": 1, "place": 7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("xids", "row", "is_told"),
+    [
+        ([XID], {}, True),
+        ([XID], {"host": "h1"}, True),
+        ([XID], {"host": "h2"}, False),
+        ([XID | {"pid": 106}], {}, False),
+        ([XID | {"pid": None}], {}, False),
+        # 31 is a wrong access of the program itself.
+        ([XID | {"xid": 31}], {}, False),
+        # Another host may have a process of that number, too.
+        ([XID, XID | {"host": "h2"}], {}, False),
+    ],
+)
+def test_a_gpu_s_fault_that_the_driver_reports_for_its_process_is_told(
+    xids: list[Row], row: Row, is_told: bool
+) -> None:
+    dead = failed(5, signal="SIGABRT", says="unspecified launch failure", pid=105, **row)
+    (finding,) = asked(dead, ended(1), gpu_events=xids).findings
+    says = "The driver reports XID 79 (fell off the bus) of GPU 3 of h1 for its process 105."
+    assert (says in finding.summary) is is_told
+    assert (finding.owner == "hardware") is is_told
+    assert ("drain" in finding.remedy[0]) is is_told

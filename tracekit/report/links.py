@@ -9,6 +9,7 @@ from tracekit.findings import Finding, Severity, confidence_from, ordered, sever
 from tracekit.report.judgement import LIMITS, ReportThresholds
 from tracekit.rules import rule
 from tracekit.rules.base import Facts
+from tracekit.rules.pipeline import schedule_bubble
 
 
 def link_symptoms(
@@ -17,18 +18,23 @@ def link_symptoms(
     """Symptoms point to the findings that explain them, and those back.
 
     A finding is explained if findings that make what its rule sees, near enough to it, account for
-    enough of it.
+    enough of it; of exposed communication without what the pipeline's schedule makes a stage wait,
+    which no fault does.
     """
+    bubble = schedule_bubble(facts)
     causes_of: dict[str, list[str]] = {}
     for symptom in findings:
         if not rule(symptom.rule).symptom_of:
             continue
         causes = [f for f in findings if _can_cause(f, symptom, facts)]
         cost = sum(f.impact.s_per_step or 0.0 for f in causes)
+        seen = symptom.impact.s_per_step or 0.0
+        if bubble is not None and rule(symptom.rule).budget == "communication":
+            seen -= bubble.allowed_ns / 1e9
         if causes and (
             _is_stated(causes, symptom)
             or any(_is_bounded_by(symptom, cause) for cause in causes)
-            or cost >= limits.min_explained_ratio * (symptom.impact.s_per_step or 0.0)
+            or cost >= limits.min_explained_ratio * seen
         ):
             causes_of[symptom.id] = [f.id for f in ordered(causes)]
     linked = [

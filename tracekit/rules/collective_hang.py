@@ -19,6 +19,9 @@ How it shows
     members are listed, and where more ranks spoke than did not: else it is the log that lacks them.
     Where they say that members called different operations or sizes, that is why the call does not
     end (collective-mismatch): a call that all members asked for is then no hang of its own.
+    Where a job, or a group, begins, those that came say how many they are, or whom they wait for: a
+    rank is named where all that came are known, or by Gloo's members, never rank 0, which holds the
+    store and waits itself.
     NCCL's RAS counts what each member launched: where two snapshots show the same counts, some
     members behind others, those are waited for. A process that it calls dead needs no second one.
 

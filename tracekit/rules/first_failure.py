@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
+from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import ranges, ranks_phrase, safe, sentence
@@ -308,6 +309,9 @@ def _finding(
     others = sorted({r["rank"] for r in victims if r["rank"] is not None})
     if others:
         summary += f" {sentence(_ranks(others))} only followed."
+    fault = _gpu_fault(facts, rows)
+    if fault is not None:
+        summary += f" {_fault_says(fault)}."
     if by is not None:
         summary += f" {_scheduler_says(by)}."
     is_one = len(firsts) == 1 or bool(alike)
@@ -320,6 +324,16 @@ def _finding(
     if victims:
         evidence.append(_count("processes that failed because of another", victims, facts))
     both = first["is_root"] and first["exception"] is not None
+    if fault is not None:
+        evidence.append(
+            Evidence(
+                "fatal messages of the driver for one of these processes",
+                1.0,
+                "count",
+                query=gpus.EVENTS,
+                rows=facts.places([fault], unit="line "),
+            )
+        )
     return facts.finding(
         scope,
         summary,
@@ -327,14 +341,43 @@ def _finding(
         by=["log"],
         basis="its launcher and its own traceback agree" if both else "one log's word",
         least=least,
-        owner=_owner(first),
+        owner="hardware" if fault is not None else _owner(first),
         candidates=None if is_one else Candidates(
             ranks=tuple(ranks), hosts=tuple(hosts), why="no time tells them apart"
         ),
         place=None if ranks and is_one else "-".join((_number(first) or "unnamed").split()),
         confirm=(_confirm(first),),
-        remedy=(_MORE_MEMORY if _is_short_of_memory(first, by) else _remedy(first),),
+        remedy=(
+            "drain that host and test its GPU; restart from the last checkpoint without it"
+            if fault is not None
+            else _MORE_MEMORY if _is_short_of_memory(first, by) else _remedy(first),
+        ),
     )  # fmt: skip
+
+
+def _gpu_fault(facts: Facts, rows: Sequence[Row]) -> Row | None:
+    """The first XID of hardware that the driver reports for one of the processes that ended.
+
+    Processes are numbered by their host: of a process whose host no log names only where one host
+    alone reports such XIDs.
+    """
+    faults = [r for r in facts.of(gpus.EVENTS) if r["xid"] in gpus.XIDS and r["pid"] is not None]
+    hosts = {r["host"] for r in faults}
+    for fault in faults:
+        for row in rows:
+            is_there = row["host"] == fault["host"] if row["host"] is not None else len(hosts) == 1
+            if row["pid"] == fault["pid"] and is_there:
+                return fault
+    return None
+
+
+def _fault_says(fault: Row) -> str:
+    """``The driver reports XID 79 (fell off the bus) of GPU 3 of h1 for process 105 of them``."""
+    number = int(fault["xid"])
+    return (
+        f"The driver reports XID {number} ({gpus.XIDS[number]}) of {gpus.name_of(fault)} for its "
+        f"process {fault['pid']}"
+    )
 
 
 def _silent(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
@@ -473,6 +516,7 @@ RULE = Rule(
     owner="model",
     thresholds=FirstFailureThresholds(),
     queries=("failures", "job_step_summary"),
+    optional={gpus.EVENTS: "whether the driver reports a GPU's fault for a process that ended"},
     evaluate=evaluate,
     needs=NEEDS,
     topic="the job's history",

@@ -4,9 +4,10 @@ What it means
     another.
 
 How it shows
-    The CPUs on which a process may run (/proc/PID/status, taskset; query process_place) are none of
-    those beside its GPU (nvidia-smi topo -m; query host_topology), which nvidia-smi lists it on
-    (query gpu_processes); or numastat -p shows more than half of its memory on other nodes.
+    The CPUs on which a process may run (/proc/PID/status, taskset, the cpuset of its cgroup; query
+    process_place) are none of those beside its GPU (nvidia-smi topo -m; query host_topology), which
+    nvidia-smi lists it on (query gpu_processes); or numastat -p shows more than half of its memory
+    on other nodes.
 
 Why it hurts
     Copies to and from the GPU, launches and the NIC's buffers cross the link between sockets: a

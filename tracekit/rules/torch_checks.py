@@ -7,6 +7,7 @@ That all members come to a barrier (``monitored_barrier``), and that they call t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.hang_words import Logged, differing, disagreeing, stopped, who
@@ -75,3 +76,61 @@ def barrier(facts: Facts) -> Logged | None:
         is_known=True,
     )
     return Logged(finding, frozenset(waiting), frozenset(missed), is_global=is_global)
+
+
+def start(facts: Facts) -> Logged | None:
+    """Who did not come when the job, or a group, began: by those who waited for it there."""
+    told = [r for r in facts.of(QUERY) if r["code"] in ("join-short", "join-awaited")]
+    if not told:
+        return None
+    of_all = [r for r in told if r["is_of_all"]]
+    rows = of_all or told
+    waiting = {int(r["group_rank"]) for r in rows if r["group_rank"] is not None}
+    waiting |= {0} if any(r["is_of_store"] for r in rows) else set()
+    counts = [r for r in rows if None not in (r["joined_count"], r["members_count"])]
+    counted = max(counts, key=lambda r: (r["members_count"], r["joined_count"]), default=None)
+    absent: set[int] = set()
+    if counted is not None and of_all:
+        everybody = set(range(int(counted["members_count"])))
+        if len(waiting) == int(counted["joined_count"]) and waiting <= everybody:
+            absent = everybody - waiting
+    if not absent:
+        # Members wait for one after the other, and for rank 0 also while it waits for all.
+        absent = {int(rank) for r in rows for rank in r["missed"] or ()} - waiting - {0}
+    if counted is not None:
+        came, members = int(counted["joined_count"]), int(counted["members_count"])
+        count = f"{came} of {members} processes came to "
+    else:
+        count = "not all processes came to "
+    count += "the job's start" if of_all else "the start of a group"
+    waits = [float(r["waited_s"]) for r in rows if r["waited_s"] is not None]
+    count += f" within {seconds(max(waits))}" if waits else ""
+    basis = "the word of those that came"
+    if absent and not of_all:
+        basis += "; its ranks count within a group that the log does not name"
+    elif not absent:
+        basis += "; which ranks these are it does not say"
+    named = sorted(absent)
+    blamed = named if of_all else []
+    says = f"{count}, and these gave up."
+    name = who(named) + ("" if of_all else " of a group")
+    finding = stopped(
+        facts,
+        f"{name} did not come: {says}" if named else f"{says[0].upper()}{says[1:]}",
+        ("ranks that did not come", named) if named else ("ranks that waited", sorted(waiting)),
+        (QUERY, facts.places(rows, unit="line ")),
+        basis,
+        blamed=blamed,
+        place=ranges(blamed) or "all",
+        is_known=bool(named),
+    )
+    finding = replace(
+        finding,
+        confirm=("the output of all ranks: the ones that are missing, or whose last line is old",),
+        remedy=(
+            "see whether these were started, failed before, or do not reach the address and port "
+            "of rank 0; where the start is slow, a longer timeout",
+        ),
+        next_capture=("the output of all ranks and of their launchers",),
+    )
+    return Logged(finding, frozenset(waiting), frozenset(blamed), is_global=bool(of_all))

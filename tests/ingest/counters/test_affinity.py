@@ -85,6 +85,43 @@ def test_taskset_as_it_prints_here(tmp_path: Path) -> None:
     assert (listed[1], listed[2].replace("0,1", "0-1")) == (os.getpid(), masked[2])
 
 
+def group(folder: str, *pids: int, cpus: str = "0-31", mems: str = "0") -> str:
+    lines = [f"cgroup.procs:{pid}" for pid in pids]
+    lines += [f"cpuset.cpus.effective:{cpus}", f"cpuset.mems.effective:{mems}"]
+    return "".join(f"{folder}{line}\n" for line in lines)
+
+
+def test_what_the_processes_of_a_cgroup_may_is_said_once_for_all(tmp_path: Path) -> None:
+    pods = "/sys/fs/cgroup/kubepods.slice/kubepods-pod{}.slice/"
+    text = group(pods.format(1), 7, 9) + group(pods.format(2), 8, cpus="32-63", mems="1")
+    expected = [
+        (1, 7, "0-31", "0", None, None), (2, 9, "0-31", "0", None, None),
+        (5, 8, "32-63", "1", None, None),
+    ]  # fmt: skip
+    assert places(tmp_path, text) == expected
+
+
+def test_a_cgroup_without_its_processes_or_without_its_cpus_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert places(tmp_path / "a", group("")) == []
+    assert places(tmp_path, "cgroup.procs:7\ncgroup.procs:123456789012\n") == []
+
+
+def test_cgroups_as_grep_prints_them_here(tmp_path: Path) -> None:
+    files = [
+        f"/sys/fs/cgroup/{name}"
+        for name in ("cgroup.procs", "cpuset.cpus.effective", "cpuset.mems.effective")
+    ]
+    said = subprocess.run(
+        ["grep", "-H", ".", *files], capture_output=True, text=True, check=False
+    ).stdout  # fmt: skip
+    pids = [int(line.split(":")[1]) for line in said.splitlines() if "cgroup.procs:" in line]
+    if not pids or "cpuset.cpus.effective:" not in said:
+        pytest.skip("no cgroup with processes here")
+    rows = places(tmp_path, said)
+    assert [row[1] for row in rows] == [pid for pid in pids if pid]
+
+
 NUMASTAT = """
 Per-node process memory usage (in MBs) for PID 7 (python3)
                            Node 0          Node 1           Total

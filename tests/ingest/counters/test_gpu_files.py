@@ -182,6 +182,14 @@ def test_a_word_for_no_host_is_none(host: str) -> None:
     assert "host_name" not in sink.facts
 
 
+@pytest.mark.parametrize("model", ["[N/A]", "N/A", "[Unknown Error]", "[Not Supported]", "-"])
+def test_a_word_for_no_model_is_none(model: str) -> None:
+    for given, expected in ((model, None), ("NVIDIA H100", "NVIDIA H100")):
+        text = f"timestamp,index,name,power.draw [W]\n2026/07/01 10:00:00.000, 0, {given}, 80 W\n"
+        (device,) = ingest(text).rows("device")
+        assert device["model"] == expected
+
+
 def test_an_xid_of_any_length_is_that_xid() -> None:
     line = "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): {}, pid=7, text\n"
     sink = ingest("".join(line.format(x) for x in ("9999", "99999", "123456789")))

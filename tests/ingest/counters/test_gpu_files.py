@@ -328,6 +328,24 @@ def test_counts_of_links_are_those_of_their_gpu() -> None:
     assert sink.counters["other_metric"] == 2
 
 
+def test_counts_of_links_as_dcgmi_prints_them() -> None:
+    head = "| GPU ID: {} | NVLINK Error Counts                      |\n"
+    sink = ingest(
+        f"{head.format(0)}|Link 0     | CRC FLIT Error           | 7    |\n"
+        "|Link 0     | Replay Error             | 2    |\n"
+        "|Link 1     | Replay Error             | 10   |\n"
+        "|Link 1     | CRC Data Error           | N/A  |\n+------+\n"
+        f"{head.format(3)}|Link 0     | Recovery Error           | 1    |\n"
+        "|Link 0     | A New Error              | 4    |\n",
+        "nvlink.txt",
+    )
+    rows = {(r["nvml_index"], r["counter"], r["counted"]) for r in sink.rows("gpu_sample")}
+    assert rows == {
+        (0, "nvlink_crc_flit_errors", 7), (0, "nvlink_replays", 12), (3, "nvlink_recoveries", 1),
+    }  # fmt: skip
+    assert sink.counters["other_metric"] == 1
+
+
 def test_the_xml_dump_gives_the_gpu_and_not_its_instances() -> None:
     sink = real("nvidia_smi/a100-sxm4-v12.xml")
     found = {r["counter"]: r["value"] if r["value"] is not None else r["counted"]

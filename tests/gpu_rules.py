@@ -43,6 +43,7 @@ def gauge(
         "p50_value": value,
         "max_value": value,
         "last_value": value,
+        "peer_group": "A",
         "peers_count": GPUS - 1 if peers is not None else 0,
         "moments_count": 10 if peers is not None else 0,
         "peer_value": peers,

@@ -257,12 +257,17 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def scrapes(step_s: float, length_s: float = 400.0, busiest: int | None = None) -> str:
+def scrapes(
+    step_s: float, length_s: float = 400.0, busiest: int | None = None, model: str = "NVIDIA H100"
+) -> str:
     """What eight exporters say, one GPU a host; the busiest does not wait, at a lower clock."""
     lines = []
     readings = sampled(activity(step_s, length_s, spread=0.01))
     for gpu, one in enumerate(readings):
-        own = f'{{gpu="0",UUID="GPU-{gpu}",pci_bus_id="00000000:1A:00.0",Hostname="t{gpu}"}}'
+        own = (
+            f'{{gpu="0",UUID="GPU-{gpu}",pci_bus_id="00000000:1A:00.0",Hostname="t{gpu}",'
+            f'modelName="{model}"}}'
+        )
         is_slow = gpu == busiest
         for time, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
             at = round((START_S + time) * 1000)
@@ -350,6 +355,15 @@ def test_gpus_that_idle_beside_busy_ones_are_said_with_their_numbers(tmp_path: P
     assert working["period_ns"] == pytest.approx(1.2e9, rel=0.02)
     assert "1 GPU busy (busy in 6" in sentence
     assert "1 GPU idle (busy in 0 % of readings, 130 W) by SM activity" in sentence
+
+
+def test_a_gpu_that_does_not_wait_is_none_among_machines_of_unknown_model(tmp_path: Path) -> None:
+    """Another model may well be slower at this clock: nobody says that these are of one."""
+    with opened(tmp_path, nccl_log=nccl_log(), dcgm_prom=scrapes(8.0, busiest=3, model="")) as run:
+        assert not run.diagnose().findings
+        assert set(run.query("gpu_counters")["peer_group"]) == {
+            f"unknown model of t{i}" for i in range(8)
+        }
 
 
 def test_the_gpu_that_does_not_wait_is_a_suspect_beside_its_clock(tmp_path: Path) -> None:

@@ -225,6 +225,15 @@ def test_one_gpu_is_apart_from_its_load_group_and_never_from_another() -> None:
     assert not loads([0.9] * 3, [690, 690, 600])  # two others are no group
 
 
+def test_gpus_of_unknown_model_are_apart_from_those_of_their_machine_alone() -> None:
+    """Eight GPUs of one load; the two of another machine draw less, as another model may."""
+    gpus = steady([600] * 6) + steady([530] * 2, "n1")
+    assert not [s for s in statements({"power": gpus}, NOTHING) if s.kind == "apart"]
+    known = [replace(r, model="A") for r in gpus]
+    said = [s.scope for s in statements({"power": known}, NOTHING) if s.kind == "apart"]
+    assert said == ["GPU 0 of n1", "GPU 1 of n1"]
+
+
 def test_who_differs_now_this_way_now_that_is_not_apart() -> None:
     gpus = steady([0.5] * 8)
     swing = np.where(np.arange(100) // 13 % 2, 0.2, 0.9)

@@ -47,8 +47,8 @@ def scrapes(
                 ("DEV_GPU_UTIL", 99),
             ):
                 lines.append(
-                    f'DCGM_FI_{name}{{gpu="{index}",UUID="GPU-{rank}",Hostname="{host}.cluster"}} '
-                    f"{value} {time_ms}"
+                    f'DCGM_FI_{name}{{gpu="{index}",UUID="GPU-{rank}",Hostname="{host}.cluster",'
+                    f'modelName="NVIDIA H100"}} {value} {time_ms}'
                 )
     return "\n".join(lines) + "\n"
 

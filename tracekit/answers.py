@@ -35,7 +35,7 @@ _ASKS_WHAT_THERE_IS = re.compile(
     r"information_schema|duckdb_|pg_|sqlite_|show|describe|summarize|pragma", re.IGNORECASE
 )
 ACTIVITY = frozenset(("activity_period", "activity_step", "counter_statement"))
-ACTIVITY_READS = ("clock", "gpu_sample", "net_sample")
+ACTIVITY_READS = ("clock", "device", "gpu_sample", "net_sample")
 MANY_QUERIES = 10
 """From so many queries on what they read of a small run is held in memory."""
 MANY_ROWS = 10_000

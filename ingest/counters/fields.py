@@ -253,7 +253,7 @@ _COLUMNS = {
     "energy": "energy",
 }
 
-# Columns of ``amd-smi metric --csv``, whose cells bear no units.
+# Columns of ``amd-smi metric --csv`` and ``monitor --csv``, whose cells bear no units.
 _AMD_SMI = {
     "gfx_activity": ("gpu_utilisation", "%"),
     "umc_activity": ("memory_copy_utilisation", "%"),
@@ -261,6 +261,9 @@ _AMD_SMI = {
     "hotspot_temperature": ("gpu_temperature", "C"),
     "mem_temperature": ("memory_temperature", "C"),
     "gfx_clk": ("sm_clock", "MHz"),
+    "gfx": ("gpu_utilisation", "%"),
+    "gfx_clock": ("sm_clock", "MHz"),
+    "mem_clock": ("memory_clock", "MHz"),
     "vram_used": ("memory_used", "MB"),
     "vram_total": ("memory_total", "MB"),
 }

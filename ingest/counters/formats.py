@@ -60,7 +60,7 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("prometheus", 7, "prometheus", (
+    Family("prometheus", 8, "prometheus", (
         Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
         Format("gpu", "exports", "VictoriaMetrics, /api/v1/export", False, "each sample"),
@@ -68,12 +68,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 9, "gpu_table", (
+    Family("gpu_csv", 10, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
     ), ("gpu_csv", "nvidia_smi"), is_table=True),
-    Family("nvidia_smi_xml", 6, "smi_xml", (
+    Family("nvidia_smi_xml", 7, "smi_xml", (
         Format("gpu", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
     ), ("nvidia_smi",)),
     Family("kernel_log", 5, "kernel_log", (
@@ -81,7 +81,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "faults that a kernel reports", "dmesg, journalctl -k, syslog", False,
                "each line, local"),
     ), ()),
-    Family("gpu_text", 9, "gpu_text", (
+    Family("gpu_text", 10, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
         Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
         Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,
@@ -89,6 +89,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "list of links", "nvidia-smi nvlink -s", True, "collected_at lines"),
         Format("gpu", "counts of links", "nvidia-smi nvlink -e, -gt d", False,
                "collected_at lines"),
+        Format("gpu", "counts of links", "dcgmi nvlink -e", False, "collected_at lines"),
         Format("gpu", "list of GPUs", "nvidia-smi -L and captures of several", True, "the same"),
         Format("gpu", "dmon", "nvidia-smi dmon", False, "Date and Time, local; else rounds"),
         Format("gpu", "dmon", "dcgmi dmon", False, "rounds: job.toml says start and interval"),
@@ -113,7 +114,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("sonic_db", 2, "sonic_db", (
         Format("net", "COUNTERS_DB", "redis-dump, sonic-db-dump", True, "expireat of each key"),
     )),
-    Family("sonic_cli", 1, "sonic_cli", (
+    Family("sonic_cli", 2, "sonic_cli", (
         Format("net", "tables", "show pfc, queue, priority-group, ...", True, "time lines"),
         Format("net", "JSON of the same commands", "--json", True, "time lines"),
     )),
@@ -168,7 +169,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
         Format("net", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     )),
-    Family("telegraf", 2, "telegraf", (
+    Family("telegraf", 3, "telegraf", (
         Format("gpu", "points of GPUs", "Telegraf: nvidia_smi, prometheus; or in JSON", False,
                "timestamp of each line"),
         Format("net", "points of ports", "Telegraf: infiniband, ethtool, net; or in JSON", False,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile, write_columns
 from tracekit.ingest.counters.gpu_words import is_blank
 from tracekit.ingest.counters.samples import Samples
 from tracekit.ingest.counters.vocabulary import Meaning
+
+_NO_MODEL = re.compile(
+    r"\[.{0,40}\]|n/?a|-{1,3}|none|null|nan|unknown|err!|not (?:available|supported)", re.I
+)
+"""What is printed in place of a model that nobody knows, and would make unlike GPUs alike."""
 
 
 class Gpu(NamedTuple):
@@ -56,6 +62,8 @@ class GpuSamples(Samples):
         """Keep what is said of a GPU, whether or not it has samples."""
         named = (gpu.node, gpu.uuid, gpu.pci, gpu.nvml_index)
         if any(v is not None for v in named[1:]):
+            if gpu.model is not None and _NO_MODEL.fullmatch(gpu.model.strip()):
+                gpu = gpu._replace(model=None)
             self._devices.setdefault(named, gpu)
 
     def add(

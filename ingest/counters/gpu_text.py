@@ -52,6 +52,11 @@ _LINK_COUNTERS = {
     "tx bytes": ("nvlink_tx_bytes", 1), "rx bytes": ("nvlink_rx_bytes", 1),
 }  # fmt: skip
 """What ``nvlink -e`` and ``-gt d`` count of a link: the sum over a GPU's links is its counter."""
+_DCGMI_LINKS = re.compile(r"\|\s*GPU ID:\s*(\d{1,4})\s*\|\s*NVLINK Error Counts\s*\|?\s*")
+_DCGMI_COUNT = re.compile(
+    r"\|\s*Link (\d{1,3})\s*\|\s*([A-Z][\w ]{2,40}?)\s*\|\s*(\d{1,19}|N/A|Not Supported)\s*\|\s*"
+)
+"""``dcgmi nvlink -e``: the heading of a GPU, and a number of one of its links."""
 SAME_READING_NS = 100_000_000
 """Rows about one GPU that are nearer to each other are of one reading: it takes milliseconds."""
 ZONE_STEP_NS = 900 * 10**9
@@ -90,6 +95,8 @@ def sniff(head: bytes, name: str) -> Recognition | None:
             return Recognition("nvidia_smi", "nvidia-smi --query-compute-apps", NAME)
         if _GPU.match(line):
             return Recognition("nvidia_smi", "nvidia-smi, a list of GPUs or links", NAME)
+        if _DCGMI_LINKS.fullmatch(line):
+            return Recognition("dcgm", "dcgmi nvlink -e", NAME)
         if topology.is_matrix_header(line):
             return Recognition("nvidia_smi", "nvidia-smi topo -m", NAME)
         if QueryLog.begins(line):
@@ -120,6 +127,8 @@ class _Reader:
         self._seen: set[tuple[str, int, int | None]] = set()
         self._stated_ns: int | None = None
         self._gpu: Gpu | None = None
+        self._origin = ""
+        """What prints its links."""
         self._links: dict[bool, int] = {}
         self._links_place = 0
         self._link_counts: dict[str, int] = {}
@@ -169,18 +178,21 @@ class _Reader:
         elif self._is_unit_line:
             self._units(line)
         elif gpu := _GPU.fullmatch(line.strip()):
-            self._end_list()
-            self._columns = []
-            self._gpu = Gpu(uuid=uuid_of(gpu[3]), nvml_index=int(gpu[1]), model=gpu[2])
-            self._links, self._links_place, self._link_counts = {}, number, {}
-            self._tables += 1
-            self._samples.described(self._gpu)
+            self._begin_list(
+                number,
+                Gpu(uuid=uuid_of(gpu[3]), nvml_index=int(gpu[1]), model=gpu[2]),
+                "nvidia-smi nvlink",
+            )
+        elif gpu := _DCGMI_LINKS.fullmatch(line):
+            self._begin_list(number, Gpu(nvml_index=int(gpu[1])), "dcgmi nvlink -e")
         elif self._gpu is not None and (link := _LINK.match(line)):
             is_up = link[2] is not None
             self._links[is_up] = self._links.get(is_up, 0) + 1
             self._other += is_up  # its speed: links are counted only
         elif self._gpu is not None and (counted := _LINK_COUNT.fullmatch(line)):
-            self._link_counted(counted)
+            self._link_counted(counted[2], counted[3], in_kib=counted[4] is not None)
+        elif self._gpu is not None and (counted := _DCGMI_COUNT.fullmatch(line)):
+            self._link_counted(f"{counted[2]}s", counted[3], in_kib=False)
         elif self._columns and line.strip() and not line.startswith("#"):
             self._row(number, line)
         elif topology.is_matrix_header(line):
@@ -465,20 +477,29 @@ class _Reader:
 
     # --- nvlink
 
-    def _link_counted(self, counted: re.Match[str]) -> None:
+    def _begin_list(self, number: int, gpu: Gpu, origin: str) -> None:
+        """A GPU whose links are listed on the lines that follow."""
+        self._end_list()
+        self._columns = []
+        self._gpu, self._origin = gpu, origin
+        self._links, self._links_place, self._link_counts = {}, number, {}
+        self._tables += 1
+        self._samples.described(gpu)
+
+    def _link_counted(self, name: str, number: str, *, in_kib: bool) -> None:
         """A number of one link, added to those of the GPU's other links."""
-        known = _LINK_COUNTERS.get(counted[2].lower())
-        if known is None or not counted[3].isdecimal() or (counted[4] is None) != (known[1] == 1):
-            self._other += counted[3] != "N/A"
+        known = _LINK_COUNTERS.get(name.lower())
+        if known is None or not number.isdecimal() or in_kib != (known[1] != 1):
+            self._other += number[0] != "N"
             return
         counter, scale = known
-        self._link_counts[counter] = self._link_counts.get(counter, 0) + int(counted[3]) * scale
+        self._link_counts[counter] = self._link_counts.get(counter, 0) + int(number) * scale
 
     def _end_list(self) -> None:
         if self._gpu is not None and self._link_counts:
             time_ns, source = self._at(None)
             for counter, total in self._link_counts.items():
-                meaning = gpu_meaning(counter, 1.0, "nvidia-smi nvlink")
+                meaning = gpu_meaning(counter, 1.0, self._origin)
                 series = self._samples.series(self._gpu, meaning, source)
                 self._samples.add(series, meaning, self._links_place, time_ns, total, total)
         self._link_counts = {}

@@ -45,6 +45,7 @@ _PATHS = {
     "power readings/default power limit": "power_limit_default",
     "gpu power readings/power draw": "power",
     "gpu power readings/average power draw": "power",
+    "gpu power readings/instantaneous power draw": "power",
     "gpu power readings/current power limit": "power_limit",
     "gpu power readings/default power limit": "power_limit_default",
     "clocks/sm": "sm_clock",
@@ -224,6 +225,8 @@ class QueryLog:
                 seen.add(counter)
                 _add(self._samples, gpu, counter, f"nvidia-smi -q {path}", block.place,
                     time_ns, source, number)  # fmt: skip
+            else:
+                other += 1  # power at once beside its average
         for counter, number in summed.items():
             _add(self._samples, gpu, counter, "nvidia-smi -q ecc errors", block.place,
                 time_ns, source, number)  # fmt: skip

@@ -34,6 +34,7 @@ _PATHS = {
     "power_readings/power_draw": "power",
     "gpu_power_readings/power_draw": "power",
     "gpu_power_readings/average_power_draw": "power",
+    "gpu_power_readings/instant_power_draw": "power",
     "power_readings/enforced_power_limit": "power_limit",
     "power_readings/power_limit": "power_limit",
     "gpu_power_readings/current_power_limit": "power_limit",

@@ -36,7 +36,7 @@ _TEXT = re.compile(
     rb"|DETECTION TIME +RESTORATION TIME|Symbol Errors Per Codeword|DEVICE +SWITCH_DROPS"
     rb"|Object map from the COUNTERS_DB is empty|PFC is not enabled on port"
     rb"|Clear and update saved counters for|WATERMARK_CLEAR_REQUEST"
-    rb"|Failed to run command, invalid options:"
+    rb"|Failed to run command, invalid options:|Egress queue watermark[^\n:]{0,40}:"
 )
 _MARKS = (
     b"PFC0",
@@ -55,6 +55,7 @@ _MARKS = (
     b"saved counters for",
     b"WATERMARK_CLEAR",
     b"invalid options:",
+    b"Egress queue",
 )
 """One of these stands in every text that the pattern finds: looking for them is cheap."""
 _JSON = re.compile(
@@ -313,7 +314,7 @@ class _Parser:
             return "rx_pg_headroom_watermark"
         if "occupancy per PG" in title:
             return "rx_pg_shared_watermark"
-        if "occupancy per" in title and kind != "PG":
+        if ("occupancy per" in title or "Egress queue watermark" in title) and kind != "PG":
             return f"{_PREFIXES.get(kind or '', 'tx_queue_')}shared_watermark"
         return None
 

@@ -27,9 +27,11 @@ _IN_NAME = re.compile(
     r"(?<!\d)(?:(\d{4})-?(\d{2})-?(\d{2})[T_-]?(\d{2})[-:]?(\d{2})[-:]?(\d{2})"
     r"(?:[.,](\d{1,9}))?(Z|UTC)|(\d{10}(?:\.\d{1,9})?|\d{13}|\d{16}|\d{19}))(?!\d)"
 )
-_MAY_BE_STAMP = re.compile(r"\s*(?:[#=>*-]|[A-Z][a-z]{2},? |time|date|\d)", re.I)
+_MAY_BE_STAMP = re.compile(r"\s*(?:[#=>*-]|[A-Z][a-z]{2},? |time|date|collected_at|\d)", re.I)
 _STAMP_LINE = re.compile(
-    r"\s*(?:[#=>*-]{1,10}|time(?:stamp)?[:=]|date[:=])?\s*(.{9,60}?)\s*[#=<*-]{0,10}\s*", re.I
+    r"\s*(?:[#=>*-]{1,10}|(?:time(?:stamp)?|date|collected_at)[:=])?\s*(.{9,60}?)"
+    r"\s*[#=<*-]{0,10}\s*",
+    re.I,
 )
 
 

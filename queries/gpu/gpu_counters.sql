@@ -1,7 +1,9 @@
 -- What each counter of each GPU was while the job ran, beside the same counter of the other GPUs.
 --
 -- A temperature, a clock or a power says little alone; beside GPUs of the same model that do the
--- same work at the same moments it does. A moment is a usual sampling interval, at least a second,
+-- same work at the same moments it does. Of a GPU whose model nobody knows only those of its own
+-- machine may be the same, and what follows the load is compared among those that work, or among
+-- those that stand by. A moment is a usual sampling interval, at least a second,
 -- at least a 720th of the time (two minutes of a day), and longer where thousands of GPUs have
 -- more moments in all than fit in memory; a GPU is compared with the median of the others in each.
 --
@@ -10,6 +12,8 @@
 -- asked: report
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- param: apart_ratio DOUBLE = 0.05 : Beyond the others' median by this, it is below or above.
+-- param: idle_ratio DOUBLE = 0.05 : Share of busy readings up to which a GPU stands by: SMs active
+--     for 0.2 of the time, or utilised for 0.5, as in counter_statements.
 -- param: most_moments_count BIGINT = 3000000 : Moments of all GPUs and counters, at most.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
 -- column: host VARCHAR : Its host; null where unknown.
@@ -27,7 +31,10 @@
 -- column: p50_value DOUBLE : Median over moments of the mean in each; null without times.
 -- column: max_value DOUBLE : Most.
 -- column: last_value DOUBLE : Mean in the last moment.
--- column: peers_count BIGINT : Other GPUs of its model with this counter.
+-- column: peer_group VARCHAR : GPUs that it is compared with: those of its model; where that is
+--     unknown, those of its host, else of its file; where the counter follows the load and some
+--     work while others stand by, those that do as it does.
+-- column: peers_count BIGINT : Other GPUs of that group with this counter.
 -- column: moments_count BIGINT : Moments in which it and at least two others were seen.
 -- column: peer_value DOUBLE : Median over those moments of the others' median.
 -- column: peer_ratio DOUBLE : Median over those moments of its value over the others' median; null
@@ -61,23 +68,70 @@ WITH
             max(time_ns) AS last_ns,
             min(value) AS min_value,
             max(value) AS max_value,
-            max(value) FILTER (time_ns IS NOT NULL) AS timed_max_value
+            max(value) FILTER (time_ns IS NOT NULL) AS timed_max_value,
+            count_if(value >= 0.2) AS active_count,
+            count_if(value >= 0.5) AS utilised_count
         FROM readings
         GROUP BY key, attempt, counter
     ),
+    loads AS (
+        SELECT
+            own_raw.attempt,
+            gpu.gpu_id,
+            arg_max(
+                CASE counter WHEN 'sm_active' THEN active_count ELSE utilised_count END
+                / samples_count,
+                counter
+            ) <= $idle_ratio AS is_idle
+        FROM own_raw
+        JOIN keyed_gpus() AS gpu USING (key)
+        WHERE counter IN ('sm_active', 'gpu_utilisation')
+        GROUP BY own_raw.attempt, gpu.gpu_id
+    ),
+    groups_of AS (
+        SELECT
+            names.*,
+            coalesce(
+                names.model,
+                'unknown model of ' || names.host,
+                'unknown model of file ' || names.own_source_id,
+                'unknown model'
+            ) AS alike,
+            if(
+                bool_or(loads.is_idle) OVER kin AND NOT bool_and(coalesce(is_idle, false)) OVER kin,
+                CASE loads.is_idle
+                    WHEN true THEN ', idle' WHEN false THEN ', not idle' ELSE ', load unknown'
+                END,
+                ''
+            ) AS load
+        FROM named_gpus() AS names
+        LEFT JOIN loads
+            ON loads.attempt IS NOT DISTINCT FROM names.attempt AND loads.gpu_id = names.gpu_id
+        WINDOW kin AS (PARTITION BY names.attempt, alike)
+    ),
     -- Moments are many, thousands of GPUs times hundreds, and they are joined and grouped by a
-    -- number: the upper half is the counter among GPUs of one model, the lower half the GPU.
+    -- number: the upper half is the counter among GPUs of one group, the lower half the GPU.
     numbered AS MATERIALIZED (
         SELECT
             own_raw.*,
             hash(own_raw.key, own_raw.counter) AS own_key,
             gpu.gpu_id,
-            dense_rank() OVER (ORDER BY own_raw.attempt, own_raw.counter, names.model)
+            names.alike
+            || if(
+                own_raw.counter IN (
+                    'power', 'gpu_temperature', 'memory_temperature', 'sm_clock', 'memory_clock',
+                    'gpu_utilisation', 'sm_active', 'tensor_active', 'dram_active',
+                    'graphics_active', 'memory_copy_utilisation', 'pcie_width', 'pcie_generation'
+                ),
+                names.load,
+                ''
+            ) AS peer_group,
+            dense_rank() OVER (ORDER BY own_raw.attempt, own_raw.counter, peer_group)
             * 4294967296
             + dense_rank() OVER (ORDER BY own_raw.attempt, gpu.gpu_id) AS series
         FROM own_raw
         JOIN keyed_gpus() AS gpu USING (key)
-        LEFT JOIN named_gpus() AS names
+        LEFT JOIN groups_of AS names
             ON names.attempt IS NOT DISTINCT FROM own_raw.attempt AND names.gpu_id = gpu.gpu_id
         -- Taken for billions of rows otherwise, and then the readings are what a join holds in
         -- memory: 1.2 GB of a third of a day. Each has a moment at least.
@@ -89,6 +143,7 @@ WITH
             attempt,
             gpu_id,
             counter,
+            peer_group,
             min(unit) AS unit,
             CAST(sum(samples_count) AS BIGINT) AS samples_count,
             min(first_ns) AS first_ns,
@@ -97,7 +152,7 @@ WITH
             max(max_value) AS max_value,
             max(timed_max_value) AS timed_max_value
         FROM numbered
-        GROUP BY series, attempt, gpu_id, counter
+        GROUP BY series, attempt, gpu_id, counter, peer_group
     ),
     -- One length for all counters, so that a clock can be set beside a utilisation. Medians hold
     -- every moment in memory, and nothing of that can be spilled.
@@ -253,6 +308,7 @@ SELECT
     timed.p50_value,
     own.max_value,
     timed.last_value,
+    own.peer_group,
     own.peers_count,
     coalesce(peers.moments_count, 0) AS moments_count,
     peers.peer_value,

@@ -238,7 +238,8 @@ FROM gpu;
 --
 -- reads: gpu
 -- columns: attempt INTEGER, gpu_id VARCHAR, host VARCHAR, gpu_index INTEGER, pci VARCHAR,
---     model VARCHAR, rank INTEGER, rank_source VARCHAR, host_ranks INTEGER[]
+--     model VARCHAR, rank INTEGER, rank_source VARCHAR, host_ranks INTEGER[],
+--     own_source_id INTEGER
 CREATE OR REPLACE MACRO named_gpus() AS TABLE
 SELECT
     attempt,
@@ -249,7 +250,8 @@ SELECT
     min(model) AS model,
     min(rank) AS rank,
     min(rank_source) AS rank_source,
-    min(host_ranks) AS host_ranks
+    min(host_ranks) AS host_ranks,
+    min(own_source_id) AS own_source_id
 FROM gpu
 GROUP BY attempt, gpu_id;
 

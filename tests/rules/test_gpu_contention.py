@@ -20,8 +20,9 @@ NAME = "gpu-contention"
 def gauge(index: int, counter: str, value: float, peers: float) -> dict[str, Any]:
     return {
         "gpu_id": f"GPU-{index}", "host": f"h{index // 2}", "gpu_index": index % 2, "pci": None,
-        "model": "A", "rank": index, "rank_source": "log", "host_ranks": None, "source_id": 0,
-        "place": index, "counter": counter, "unit": "", "p50_value": value, "max_value": value,
+        "model": "A", "peer_group": "A", "rank": index, "rank_source": "log", "host_ranks": None,
+        "source_id": 0, "place": index, "counter": counter, "unit": "",
+        "p50_value": value, "max_value": value,
         "peer_value": peers, "peers_count": 3, "peer_ratio": value / peers if peers else None,
         "busy_peer_ratio": value / peers if peers else None, "attempt": 1,
     }  # fmt: skip
@@ -235,10 +236,16 @@ def test_two_gpus_that_hold_as_much_accuse_nobody(make_job: MakeJob) -> None:
     assert not rule(NAME).run(replace(facts, rows={**facts.rows, "gpu_counters": rows})).findings
 
 
-def test_another_model_s_memory_is_no_comparison(make_job: MakeJob) -> None:
-    """A GPU of another model that holds far more hides nobody."""
+@pytest.mark.parametrize(
+    ("group", "found_ids"),
+    [("B", ["gpu-contention/2"]), ("unknown model of h4", ["gpu-contention/2"]), ("A", [])],
+)
+def test_the_memory_of_another_model_or_of_one_unknown_elsewhere_is_no_comparison(
+    make_job: MakeJob, group: str, found_ids: list[str]
+) -> None:
+    """A GPU of another group that holds far more hides nobody; one of the same does."""
     facts = job_of(make_job)
-    other = gauge(9, "memory_used", 70 * GIB, 70 * GIB) | {"model": "B"}
+    other = gauge(9, "memory_used", 70 * GIB, 70 * GIB) | {"model": None, "peer_group": group}
     rows = [*facts.of("gpu_counters"), other]
     found = rule(NAME).run(replace(facts, rows={**facts.rows, "gpu_counters": rows})).findings
-    assert [f.id for f in found] == ["gpu-contention/2"]
+    assert [f.id for f in found] == found_ids

@@ -35,3 +35,15 @@ def test_a_wide_spread_makes_no_outlier() -> None:
     for index, value in enumerate((25.0, 45.0, 60.0)):
         rows[index] |= {"p50_value": value}
     assert run("gpu-outlier", gpu_counters=rows) == RuleOutcome()
+
+
+def test_gpus_of_another_group_have_no_say_in_the_spread() -> None:
+    rows = temperatures(63)
+    far = [
+        r | {"gpu_id": f"h1 GPU {i}", "peer_group": "unknown model of h1", "p50_value": v}
+        for i, (r, v) in enumerate(zip(rows[:3], (25.0, 60.0, 95.0), strict=True))
+    ]
+    alone = only(run("gpu-outlier", gpu_counters=rows))
+    assert only(run("gpu-outlier", gpu_counters=[*rows, *far])).summary == alone.summary
+    pooled = [r | {"peer_group": rows[0]["peer_group"]} for r in far]
+    assert run("gpu-outlier", gpu_counters=[*rows, *pooled]) == RuleOutcome()

@@ -27,6 +27,23 @@ def test_ports_that_stand_paused_are_a_storm(share: float, fires: bool) -> None:
     assert bool(run(rows, "pfc-storm").findings) is fires
 
 
+@pytest.mark.parametrize(
+    ("is_on_host", "counter", "fires"),
+    [
+        (None, "rx_pfc_duration", True), (None, "tx_pfc_duration", True),
+        (True, "rx_pfc_duration", True), (False, "rx_pfc_duration", False),
+    ],
+)  # fmt: skip
+def test_of_a_port_whose_ends_nobody_knows_pauses_count_either_way(
+    is_on_host: bool | None, counter: str, fires: bool
+) -> None:
+    """A NIC's own counters alone: what it receives is what it was told."""
+    rows = [r | {"is_on_host": is_on_host} for r in pausing(counter, {"p1": 0.25})]
+    assert bool(run(rows, "pfc-storm").findings) is fires
+    below = [r | {"is_on_host": None} for r in pausing(counter, {"p1": 0.09})]
+    assert not run(below, "pfc-storm").findings
+
+
 def test_a_watchdog_s_storm_is_one_without_any_pause_counter() -> None:
     rows = [port_row("p1", "pfcwd_storms_detected", 2.0, direction=None)]
     finding = port_only(run(rows, "pfc-storm"))

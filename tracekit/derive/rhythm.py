@@ -60,12 +60,13 @@ def rhythm(series: Floats, min_strength: float = 0.0) -> Rhythm | None:
     steady = detrended(series)
     if not np.any(steady):
         return None
-    fundamental = _peak(_autocorrelation(steady))
+    found = _autocorrelation(steady)
+    fundamental = _peak(found)
     if fundamental is None:
         return None
     lag, strength = fundamental
     if strength < min_strength:
-        return Rhythm(_refined(_autocorrelation(steady), lag), strength, None)
+        return Rhythm(_refined(found, lag), strength, None)
     rng = np.random.default_rng(20_260_721)
     phi = float(ar1(series[None, :])[0])
     walks = rng.normal(size=(SURROGATES, len(series)))
@@ -81,7 +82,7 @@ def rhythm(series: Floats, min_strength: float = 0.0) -> Rhythm | None:
             break
     if p_value is None:
         p_value = (as_strong + 1) / (SURROGATES + 1)
-    return Rhythm(_refined(_autocorrelation(steady), lag), strength, p_value)
+    return Rhythm(_refined(found, lag), strength, p_value)
 
 
 def detrended(series: Floats) -> Floats:

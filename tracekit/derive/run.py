@@ -358,7 +358,7 @@ STAGES = (
     Stage(find_ports, reads=("link", "net_sample"), writes=("port",), needs=("net_sample",)),
     Stage(
         find_activity,
-        reads=("gpu_sample", "net_sample"),
+        reads=("gpu_sample", "net_sample", "device"),
         writes=activity.WRITES,
         needs=("gpu_sample", "net_sample"),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -83,6 +83,13 @@ class Readings:
     values: Floats
     node: str = ""
     device: str = ""
+    model: str | None = None
+    """Of a GPU; None where nobody knows."""
+
+    @property
+    def alike(self) -> str:
+        """What it may be compared with: GPUs of its model; of unknown model those of its node."""
+        return self.model or f"unknown model of {self.node}"
 
     def between(self, first: float, last: float) -> Readings:
         """Those from one moment to another, both included."""
@@ -163,6 +170,7 @@ def read(
         # Two files of unknown machines may each have a GPU 0: names join within a host.
         name = (clocks.hosts[source_id] or f"source {source_id}", node, device)
         parts.setdefault(name, []).append(np.arange(ends[number], ends[number + 1]))
+    models = {} if signal.is_port else _models(con, clocks.hosts)
     readings = []
     for name, ranges in sorted(parts.items(), key=lambda part: "\x1f".join(part[0]))[:MAX_GPUS]:
         at = np.concatenate(ranges)
@@ -175,9 +183,32 @@ def read(
         if len(own_times) > 1:
             host, node, device = name
             readings.append(
-                Readings("\x1f".join(name), own_times, own_values, node or host, device)
+                Readings(
+                    "\x1f".join(name),
+                    own_times,
+                    own_values,
+                    node or host,
+                    device,
+                    models.get((node or host, device)),
+                )
             )
     return readings, origin_ns
+
+
+def _models(
+    con: duckdb.DuckDBPyConnection, hosts: Mapping[int, str | None]
+) -> dict[tuple[str, str], str]:
+    """Models of GPUs by node (else host, else file) and each of their names, where they are one."""
+    rows = con.execute(
+        "SELECT DISTINCT source_id, node, uuid, pci, 'GPU ' || nvml_index, model FROM device "
+        "WHERE ordinal IS NULL AND model IS NOT NULL"
+    ).fetchall()
+    models: dict[tuple[str, str], set[str]] = {}
+    for source_id, node, *names, model in rows:
+        owner = node or hosts.get(source_id) or f"source {source_id}"
+        for name in filter(None, names):
+            models.setdefault((owner, name), set()).add(model)
+    return {key: next(iter(of_one)) for key, of_one in models.items() if len(of_one) == 1}
 
 
 def _rates(times: Floats, totals: Floats, scale: float) -> tuple[Floats, Floats]:

@@ -204,7 +204,8 @@ def _loads(gpus: Sequence[Readings], powers: Sequence[Readings], by: str) -> lis
             continue  # what stands by differs by what it last did
         for name in rows:
             unit = " W" if name == "power" else ""
-            said += _apart([r for r in rows[name] if r.gpu in group], unit, name)
+            for alike in _alike([r for r in rows[name] if r.gpu in group]):
+                said += _apart(alike, unit, name)
     return said
 
 
@@ -226,8 +227,17 @@ def _loads_of_power(powers: Sequence[Readings]) -> list[Statement]:
                       f"{scope} at {drawn:.0f} W in the mean")
         )  # fmt: skip
     for group in groups:
-        said += _apart([named[g] for g in group], " W", "power")
+        for alike in _alike([named[g] for g in group]):
+            said += _apart(alike, " W", "power")
     return said
+
+
+def _alike(group: Sequence[Readings]) -> list[list[Readings]]:
+    """GPUs of one model; of unknown model those of one machine."""
+    alike: dict[str, list[Readings]] = defaultdict(list)
+    for reading in group:
+        alike[reading.alike].append(reading)
+    return list(alike.values())
 
 
 def _meanwhile(readings: Sequence[Readings]) -> list[Readings]:

@@ -38,7 +38,7 @@ class BusiestThresholds(gpus.HeldThresholds):
     max_power_ratio: float = threshold(
         0.90, "counters alone: less power than peers that do less; boards differ by some 5 %"
     )
-    min_peers_count: int = threshold(3, "counters alone: GPUs of its model to compare with")
+    min_peers_count: int = threshold(3, "counters alone: GPUs of its group to compare with")
     min_moments_count: int = threshold(10, "counters alone: moments to compare in")
 
 

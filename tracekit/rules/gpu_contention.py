@@ -48,7 +48,7 @@ class GpuContentionThresholds(gpus.PricedThresholds):
     )
     min_more_memory_ratio: float = threshold(0.05, "likewise; allocators differ by 1 or 2 %")
     min_clock_ratio: float = threshold(0.95, "clock over its peers': below, the clock is why (D2)")
-    min_peers_count: int = threshold(3, "GPUs of its model, to say what is usual")
+    min_peers_count: int = threshold(3, "GPUs of its group, to say what is usual")
 
 
 def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
@@ -64,7 +64,7 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
         if any(events[e]["active_count"] or events[e]["held_ns"] for e in HELD if e in events)
     }
     findings = []
-    held = _held_by_model(counters)
+    held = _held_by_group(counters)
     for gpu, counted in sorted(counters.items()):
         row = counted.get("compute_processes")
         # A container shows nobody the processes of others, its own among them: none is no answer.
@@ -83,14 +83,14 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
 HELD = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
 
 
-def _held_by_model(counters: Mapping[str, Mapping[str, Row]]) -> dict[object, list[float]]:
-    """Memory that each GPU holds, by model, the most first."""
+def _held_by_group(counters: Mapping[str, Mapping[str, Row]]) -> dict[object, list[float]]:
+    """Memory that each GPU holds, by group of peers, the most first."""
     held: dict[object, list[float]] = defaultdict(list)
     for counted in counters.values():
         memory = counted.get("memory_used")
         if memory is not None and memory["p50_value"] is not None:
-            held[memory["model"]].append(float(memory["p50_value"]))
-    return {model: sorted(values, reverse=True) for model, values in held.items()}
+            held[memory["peer_group"]].append(float(memory["p50_value"]))
+    return {group: sorted(values, reverse=True) for group, values in held.items()}
 
 
 def _has_more(
@@ -98,11 +98,11 @@ def _has_more(
     held: Mapping[object, Sequence[float]],
     limits: GpuContentionThresholds,
 ) -> bool:
-    """Whether a GPU holds more memory than every other of its model, at a clock like theirs."""
+    """Whether a GPU holds more memory than every other of its group, at a clock like theirs."""
     memory = counted.get("memory_used")
     if memory is None or memory["p50_value"] is None:
         return False
-    own, values = float(memory["p50_value"]), held[memory["model"]]
+    own, values = float(memory["p50_value"]), held[memory["peer_group"]]
     lost = gpus.clock_lost(counted)
     if len(values) <= limits.min_peers_count or lost is None or lost[0] < limits.min_clock_ratio:
         return False

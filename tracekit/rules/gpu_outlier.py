@@ -3,8 +3,9 @@ What it means
     A GPU is unlike its peers in temperature or power, and nothing says that it is at fault.
 
 How it shows
-    In nine of ten moments it is the highest of all GPUs of its model, with a temperature 10 degrees
-    or a power 5 % above the others' median; for one of both its distance is 3.5 times their spread.
+    In nine of ten moments it is the highest of all GPUs of its model (of unknown model: of its
+    machine) that work as it does, with a temperature 10 degrees or a power 5 % above the others'
+    median; for one of both its distance is 3.5 times their spread.
 
 Why it hurts
     It may not: it is where to look first when something does go wrong, and what may fail next.
@@ -77,12 +78,12 @@ def _stands_out(row: Row, limits: GpuOutlierThresholds) -> bool:
 
 
 def _distance(row: Row, rows: Sequence[Row]) -> float:
-    """Modified z-score of its median among the other GPUs of its model; no spread: infinite."""
+    """Modified z-score of its median among the other GPUs of its group; no spread: infinite."""
     others = [
         float(r["p50_value"])
         for r in rows
         if r["counter"] == row["counter"]
-        and r["model"] == row["model"]
+        and r["peer_group"] == row["peer_group"]
         and r["gpu_id"] != row["gpu_id"]
         and r["p50_value"] is not None
     ]

@@ -51,7 +51,7 @@ def evaluate(facts: Facts, limits: PfcStormThresholds) -> RuleOutcome:
     """One finding for all ports in a storm."""
     ports = at.ports(facts)
     stormed = [p for p in ports if (p.growth(STORMS) or 0.0) >= limits.min_storms_count]
-    pauses = [(p, pause) for p in ports if (pause := at.paused(facts, p, is_by_host=False))]
+    pauses = [(p, pause) for p in ports if (pause := _pause(facts, p))]
     if not pauses and not any(p.of(STORMS) for p in ports):
         needs = at.why_not(facts, at.PAUSES) or f"{at.NEEDS} of pauses, or a watchdog's"
         return facts.lacking(needs, at.CAPTURE)
@@ -59,6 +59,14 @@ def evaluate(facts: Facts, limits: PfcStormThresholds) -> RuleOutcome:
     if not stormed and not held:
         return RuleOutcome()
     return RuleOutcome((_finding(facts, limits, stormed, held),))
+
+
+def _pause(facts: Facts, port: at.Port) -> at.Pause | None:
+    """What those behind a port were told; of a port whose ends nobody knows the longer of both
+    ways, for one of its ends stood still for so long whichever it is."""
+    ways = (False,) if port.is_end_known else (False, True)
+    found = [pause for way in ways if (pause := at.paused(facts, port, is_by_host=way))]
+    return max(found, key=lambda pause: pause.ratio or 0.0, default=None)
 
 
 def _finding(

@@ -104,6 +104,8 @@ class Port:
     ranks: tuple[int, ...]
     is_on_host: bool
     rows: tuple[Row, ...]
+    is_end_known: bool = True
+    """Whether anything says if the port is a host's own or leads to one."""
 
     @property
     def link(self) -> str:
@@ -149,6 +151,7 @@ def ports(facts: Facts) -> list[Port]:
             ranks=tuple(rows[0]["ranks"] or ()),
             is_on_host=bool(rows[0]["is_on_host"]),
             rows=tuple(rows),
+            is_end_known=rows[0]["is_on_host"] is not None,
         )
         for (_, port), rows in sorted(grouped.items())
     ]

@@ -150,6 +150,15 @@ def test_what_amd_smi_prints_is_in_percent_and_watts_without_saying_so() -> None
     assert sink.counters == {"column_not_read": 3}
 
 
+def test_amd_smi_monitor_as_csv_names_its_clocks_and_load_without_units() -> None:
+    sink = ingest(
+        "timestamp,gpu,power_usage,gfx,gfx_clock,mem_clock\n1784592000,0,700,98,1980,1300\n"
+    )
+    assert sorted(sink.rows("gpu_sample", "counter", "value")) == [
+        ("gpu_utilisation", 0.98), ("memory_clock", 1.3e9), ("power", 700), ("sm_clock", 1.98e9),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "days", [("21.07.2026 00:00:00", "21.07.2026 00:00:01"), ("7/21/2026 12:00:00 AM",) * 2]
 )

@@ -182,6 +182,14 @@ def test_a_word_for_no_host_is_none(host: str) -> None:
     assert "host_name" not in sink.facts
 
 
+@pytest.mark.parametrize("model", ["[N/A]", "N/A", "[Unknown Error]", "[Not Supported]", "-"])
+def test_a_word_for_no_model_is_none(model: str) -> None:
+    for given, expected in ((model, None), ("NVIDIA H100", "NVIDIA H100")):
+        text = f"timestamp,index,name,power.draw [W]\n2026/07/01 10:00:00.000, 0, {given}, 80 W\n"
+        (device,) = ingest(text).rows("device")
+        assert device["model"] == expected
+
+
 def test_an_xid_of_any_length_is_that_xid() -> None:
     line = "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): {}, pid=7, text\n"
     sink = ingest("".join(line.format(x) for x in ("9999", "99999", "123456789")))
@@ -318,6 +326,24 @@ def test_counts_of_links_are_those_of_their_gpu() -> None:
         (1, "nvlink_rx_bytes", 5), (1, "nvlink_link_failures", 1),
     }  # fmt: skip
     assert sink.counters["other_metric"] == 2
+
+
+def test_counts_of_links_as_dcgmi_prints_them() -> None:
+    head = "| GPU ID: {} | NVLINK Error Counts                      |\n"
+    sink = ingest(
+        f"{head.format(0)}|Link 0     | CRC FLIT Error           | 7    |\n"
+        "|Link 0     | Replay Error             | 2    |\n"
+        "|Link 1     | Replay Error             | 10   |\n"
+        "|Link 1     | CRC Data Error           | N/A  |\n+------+\n"
+        f"{head.format(3)}|Link 0     | Recovery Error           | 1    |\n"
+        "|Link 0     | A New Error              | 4    |\n",
+        "nvlink.txt",
+    )
+    rows = {(r["nvml_index"], r["counter"], r["counted"]) for r in sink.rows("gpu_sample")}
+    assert rows == {
+        (0, "nvlink_crc_flit_errors", 7), (0, "nvlink_replays", 12), (3, "nvlink_recoveries", 1),
+    }  # fmt: skip
+    assert sink.counters["other_metric"] == 1
 
 
 def test_the_xml_dump_gives_the_gpu_and_not_its_instances() -> None:

@@ -210,6 +210,14 @@ def test_a_cell_that_is_no_number_is_named_masked() -> None:
     assert "hunt2" not in repr(sink.__dict__)
 
 
+def test_a_watermark_of_queues_is_known_by_that_word_too() -> None:
+    text = "Egress queue watermark per queue:\n     Port    UC0    UC3\n---------  -----  -----\n"
+    rows = ingest(f"{text}Ethernet0    416  81120\n", "sonic_cli").rows("net_sample")
+    assert [(r["counter"], r["queue"], r["value"]) for r in rows] == [
+        ("tx_queue_shared_watermark", 0, 416), ("tx_queue_shared_watermark", 3, 81120),
+    ]  # fmt: skip
+
+
 def test_columns_without_a_title_are_not_guessed() -> None:
     sink = ingest(json.dumps([{"Port": "Ethernet0", "PG0": "5"}]), FAMILY)
     assert table(sink) == []

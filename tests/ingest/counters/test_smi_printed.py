@@ -184,6 +184,23 @@ def test_the_log_is_read_by_its_headings() -> None:
     assert [p["name"] for p in sink.rows("gpu_process")] == ["python", "Xorg"]
 
 
+@pytest.mark.parametrize(
+    ("average", "power", "others"), [("N/A", 1012.44, 1), ("990.1 W", 990.1, 2)]
+)
+def test_power_at_once_counts_where_there_is_no_average(
+    average: str, power: float, others: int
+) -> None:
+    """As drivers of 550 to 580 print it; the module's power is not the GPU's."""
+    sink = read(
+        "=====NVSMI LOG=====\n\nAttached GPUs : 1\nGPU 00000008:01:00.0\n"
+        f"    GPU Power Readings\n        Average Power Draw : {average}\n"
+        "        Instantaneous Power Draw : 1012.44 W\n"
+        "    Module Power Readings\n        Instantaneous Power Draw : 1310.73 W\n"
+    )
+    assert numbers(sink) == {"power": power}
+    assert sink.counters["other_metric"] == others
+
+
 def test_chosen_gpus_have_no_index() -> None:
     sink = read(LOG.replace("Attached GPUs                                          : 2", "Attached GPUs                                          : 8"))  # fmt: skip  # noqa: E501
     assert numbers(sink) == {}

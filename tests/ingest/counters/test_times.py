@@ -97,6 +97,9 @@ def test_a_day_that_is_its_month_is_one_either_way() -> None:
     [
         ("=== Tue Jul 21 12:00:01 UTC 2026 ===", True),
         ("timestamp: 2026-07-21T12:00:01Z", True),
+        ("collected_at: 2026-07-21T12:00:01Z", True),
+        ("collected_at=1784635201", True),
+        ("collected_at: nowhere", False),
         ("2026-07-21T12:00:01Z eth0 up", False),
         ("short", False),
     ],

@@ -149,7 +149,7 @@ def test_behind_a_bad_link_its_port_is_blamed_and_not_the_rank() -> None:
 
 
 @pytest.mark.slow  # the job above once more, with less
-def test_without_the_switch_a_late_leaver_is_a_suspicion_only(tmp_path: Path) -> None:
+def test_without_the_switch_both_ends_of_the_link_are_told(tmp_path: Path) -> None:
     source = sample("lab/ddp-badlink-host1")
     target = tmp_path / "traces"
     target.mkdir()
@@ -157,9 +157,13 @@ def test_without_the_switch_a_late_leaver_is_a_suspicion_only(tmp_path: Path) ->
         if "switch" not in path.name:
             (target / path.name).write_bytes(path.read_bytes())
     found = blamed(target)
-    assert set(found) == {"link-degraded/1", "late-rank/1"}
-    assert found["link-degraded/1"].severity == "minor"
-    assert found["late-rank/1"].explained_by == ("link-degraded/1",)
+    assert set(found) == {"link-degraded/2-1", "late-rank/1"}
+    link = found["link-degraded/2-1"]
+    assert (link.scope.ranks, link.candidates.ranks) == ((), (1, 2))
+    assert link.confidence.level == "possible"
+    # The healthy job (lab/ddp-healthy) takes 337 ms less a step.
+    assert link.impact.s_per_step == pytest.approx(0.337, rel=0.25)
+    assert found["late-rank/1"].explained_by == ("link-degraded/2-1",)
 
 
 @pytest.mark.slow  # with shifted clocks it stays, below

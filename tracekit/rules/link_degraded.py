@@ -98,9 +98,9 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     groups = [{int(r) for r in row["ranks"] or ()} for row in facts.of("match_coverage")]
     joined = _joined(broken, suspected, groups)
     # A port's own word has the rings behind it; what they say without one is told by itself.
-    told_of = [f for f in joined if f.scope.ranks and f.impact.s_per_step is not None]
-    joined += [r for r in rings if not any(_is_ring_of(r, told, groups) for told in told_of)]
-    return RuleOutcome(findings=tuple(joined))
+    told = [_with_rings(f, rings, groups) for f in joined]
+    joined += [r for r in rings if not any(_is_ring_of(r, f, groups) for f in joined)]
+    return RuleOutcome(findings=(*told, *joined[len(told) :]))
 
 
 def _counters_needed(facts: Facts) -> str:
@@ -114,10 +114,23 @@ def _behind_ring(facts: Facts, edge: gloo_rings.Edge) -> Finding:
     return gloo_rings.finding(facts, edge, work, CAPTURE)
 
 
+def _ends(ring: Finding) -> set[int]:
+    return {*ring.scope.ranks, *ring.candidates.ranks}
+
+
 def _is_ring_of(ring: Finding, link: Finding, groups: Sequence[set[int]]) -> bool:
     """Whether a ring leaves late at, or in a communicator with, a link that is told already."""
-    ends = {*ring.scope.ranks, *ring.candidates.ranks}
-    return any(ends <= group and group & set(link.scope.ranks) for group in groups)
+    if not link.scope.ranks or link.impact.s_per_step is None:
+        return False
+    return any(_ends(ring) <= group and group & set(link.scope.ranks) for group in groups)
+
+
+def _with_rings(link: Finding, rings: Sequence[Finding], groups: Sequence[set[int]]) -> Finding:
+    """The link with what a ring shows of the same end, which is another kind of evidence."""
+    for ring in rings:
+        if _is_ring_of(ring, link, groups) and set(link.scope.ranks) & _ends(ring):
+            return agreed(link, ring)
+    return link
 
 
 def _is_behind(late: Finding, link: Finding, groups: Sequence[set[int]]) -> bool:

@@ -210,7 +210,7 @@ def test_named_queries_of_a_small_run_are_planned_briefly_and_statements_of_user
     ("is_held", "is_small"),
     soak(
         [(False, False), (False, True), (True, False), (True, True)],
-        fast=[(False, False), (False, True), (True, False)],
+        fast=[(False, True), (True, False)],
     ),
 )
 def test_what_a_diagnosis_shared_is_the_same_for_whoever_asks_next(

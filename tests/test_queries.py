@@ -360,8 +360,9 @@ def test_without_a_table_that_it_needs_a_query_finds_nothing(
     rng = random.Random(7)  # noqa: S311  # repeatable rows, no secret
     cases = read_cases((CASES / f"{query.subject}.{query.name}.md").read_text(encoding="utf-8"))
     cases.sort(key=lambda case: -case.expected.count("\n"))
-    told = [case.given for case in cases[: examples(1, len(cases))]]
-    for given in [*told, {n: _random_rows(n, 60, rng) for n in query.reads}]:
+    told = [case.given for case in cases]
+    drawn = {n: _random_rows(n, 60, rng) for n in query.reads}
+    for given in [*told, drawn][: examples(1, len(told) + 1)]:
         name, _, domain = needed.partition(":")
         left = [row for row in given.get(name, ()) if domain and row.get("domain") != domain]
         assert _answer(con, query, {**given, name: left}) == []

@@ -15,7 +15,7 @@ import queued_jobs
 from queued_jobs import Truth
 
 import tracekit
-from soaks import soak
+from soaks import examples, soak
 
 NAMES = {"network": "port", "nvlink": "nvlink", "pcie": "pcie"}
 RESOLVED = {"dp", "accumulation", "offload", "hsdp", "split"}
@@ -72,7 +72,7 @@ def test_periods_and_statements_are_right_or_missing(
 ) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
-    truth = queued_jobs.make(layout, folder, seed)
+    truth = queued_jobs.make(layout, folder, seed, gpus=examples(2, 4))
     step, said = asked(folder)
     assert not [row for row in said if not is_true(row, truth)]
     if truth.periods_s and min(truth.periods_s) >= 1.0:

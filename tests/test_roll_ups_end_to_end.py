@@ -36,7 +36,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
         if (layout, ranks) not in known:
             folder = known[layout, ranks] = tmp_path_factory.mktemp("healthy") / layout
             request = Request(
-                ranks=ranks, seed=3, layout=layout, steps_count=4, decoys=(), nccl="none",
+                ranks=ranks, seed=3, layout=layout, steps_count=3, decoys=(), nccl="none",
                 counters="none",
             )  # fmt: skip
             write(request, folder)

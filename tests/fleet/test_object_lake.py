@@ -183,7 +183,7 @@ def test_a_store_that_fails_at_any_point_holds_the_run_whole_or_not_at_all(
         lake_at(URI).add([job], name="j", workers=1)
     shutil.rmtree(bucket)
     seen = set()
-    for point in range(1, len(asked), examples(3, 1)):
+    for point in range(1, len(asked), examples(6, 1)):
         shutil.copytree(tmp_path / "empty", bucket)
         with pytest.MonkeyPatch.context() as patch:
             _failing(patch, point)
@@ -297,8 +297,8 @@ def test_in_place_every_query_answers_as_of_a_copy(
     lake = make_lake(URI)
     lake.add([job], name="j", workers=1)
     uri = lake.path("j")
-    names = [q.name for q in catalog.queries()][:: examples(5, 1)]
-    some = names[::8]
+    names = [q.name for q in catalog.queries()][:: examples(12, 1)]
+    some = names[::4]
     part = Selection(ranks=((1, 1),))
     statement = "SELECT name, count(*) AS n FROM gpu_op GROUP BY name ORDER BY name"
     with api.open(uri, in_place=True) as there:

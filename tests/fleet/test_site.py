@@ -67,6 +67,12 @@ def fleet() -> Judged:
     return Judged(1)
 
 
+@pytest.fixture(scope="module")
+def few_days() -> Judged:
+    """The same, four nights old: for what is the same of any site, and asked of several."""
+    return Judged(1, days=4)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def drawn() -> Iterator[dict[str, str]]:
     """Of many families and places the first figure of a kind, by its axis, is drawn, and stands for
@@ -330,9 +336,11 @@ def test_runs_that_pages_lead_to_have_reports_and_no_link_is_dead(
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_a_report_is_made_once_for_a_generation_of_its_run(fleet: Judged, tmp_path: Path) -> None:
+def test_a_report_is_made_once_for_a_generation_of_its_run(
+    few_days: Judged, tmp_path: Path
+) -> None:
+    fleet, folder = few_days, tmp_path / "site"
     first, again, changed = Making(), Making(), Making()
-    folder = tmp_path / "site"
     pages = written(fleet, folder, reports=Asked(first, count=10))
     assert written(fleet, folder, reports=Asked(again, count=10)) == pages
     assert again.asked == []
@@ -369,19 +377,19 @@ def test_a_report_that_cannot_be_made_is_named_and_linked_nowhere(
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_reports_take_no_more_room_than_they_may(fleet: Judged, tmp_path: Path) -> None:
+def test_reports_take_no_more_room_than_they_may(few_days: Judged, tmp_path: Path) -> None:
     making, again = Making(100), Making(100)
     asked = Asked(making, count=10, size_bytes=450)
-    pages = written(fleet, tmp_path / "site", reports=asked)
+    pages = written(few_days, tmp_path / "site", reports=asked)
     there = [*(tmp_path / "site").glob("run-*.html")]
     assert {p.name for p in there} == {page_name("run", r) for r in making.asked[:4]}
     assert "without a report page: 6 runs" in pages["index.html"]
-    written(fleet, tmp_path / "site", reports=Asked(again, count=10, size_bytes=450))
+    written(few_days, tmp_path / "site", reports=Asked(again, count=10, size_bytes=450))
     assert again.asked == []  # what has no room is not made another time
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_a_site_that_was_killed_leaves_no_page_behind(fleet: Judged, tmp_path: Path) -> None:
+def test_a_site_that_was_killed_leaves_no_page_behind(few_days: Judged, tmp_path: Path) -> None:
     making = Making()
 
     def dies(run: str, page: Path) -> int:
@@ -390,9 +398,9 @@ def test_a_site_that_was_killed_leaves_no_page_behind(fleet: Judged, tmp_path: P
         return making(run, page)
 
     with pytest.raises(KeyboardInterrupt):
-        written(fleet, tmp_path / "site", reports=Asked(dies, count=10))
+        written(few_days, tmp_path / "site", reports=Asked(dies, count=10))
     assert len([*(tmp_path / "site").glob("run-*.html")]) == 3
-    pages = written(fleet, tmp_path / "site")
+    pages = written(few_days, tmp_path / "site")
     assert {p.name for p in (tmp_path / "site").glob("*.html")} == set(pages)
 
 

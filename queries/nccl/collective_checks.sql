@@ -14,9 +14,11 @@
 -- column: missed INTEGER[] : Ranks of its group that did not come; null of other lines.
 -- column: joined_count INTEGER : Processes that came to a start; null of other lines.
 -- column: members_count INTEGER : How many it waited for.
--- column: is_of_all BOOLEAN : Of a start: whether all ranks of the job meet there, so that its ranks
+-- column: is_of_all BOOLEAN : Of a start: whether all ranks of the job meet there, so that its
+--     ranks
 --     are the job's.
--- column: is_of_store BOOLEAN : Whether who holds the job's store says so: rank 0 is one that waits.
+-- column: is_of_store BOOLEAN : Whether who holds the job's store says so: rank 0 is one that
+--     waits.
 -- column: waited_s DOUBLE : How long they were waited for.
 -- column: other_rank INTEGER : Of calls that differ, the other's rank in the group.
 -- column: sequence BIGINT : Number of its call.

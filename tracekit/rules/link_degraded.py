@@ -98,9 +98,9 @@ def evaluate(facts: Facts, limits: LinkDegradedThresholds) -> RuleOutcome:
     groups = [{int(r) for r in row["ranks"] or ()} for row in facts.of("match_coverage")]
     joined = _joined(broken, suspected, groups)
     # A port's own word has the rings behind it; what they say without one is told by itself.
-    told = [_with_rings(f, rings, groups) for f in joined]
+    with_rings = [_with_rings(f, rings, groups) for f in joined]
     joined += [r for r in rings if not any(_is_ring_of(r, f, groups) for f in joined)]
-    return RuleOutcome(findings=(*told, *joined[len(told) :]))
+    return RuleOutcome(findings=(*with_rings, *joined[len(with_rings) :]))
 
 
 def _counters_needed(facts: Facts) -> str:

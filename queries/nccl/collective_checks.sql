@@ -15,8 +15,7 @@
 -- column: joined_count INTEGER : Processes that came to a start; null of other lines.
 -- column: members_count INTEGER : How many it waited for.
 -- column: is_of_all BOOLEAN : Of a start: whether all ranks of the job meet there, so that its
---     ranks
---     are the job's.
+--     ranks are the job's.
 -- column: is_of_store BOOLEAN : Whether who holds the job's store says so: rank 0 is one that
 --     waits.
 -- column: waited_s DOUBLE : How long they were waited for.

@@ -52,7 +52,7 @@ _LINK_COUNTERS = {
     "tx bytes": ("nvlink_tx_bytes", 1), "rx bytes": ("nvlink_rx_bytes", 1),
 }  # fmt: skip
 """What ``nvlink -e`` and ``-gt d`` count of a link: the sum over a GPU's links is its counter."""
-_DCGMI_LINKS = re.compile(r"\|\s*GPU ID:\s*(\d{1,4})\s*\|\s*NVLINK Error Counts\s*\|?\s*")
+_DCGMI_LINKS = re.compile(r"\|\s*+GPU ID:\s*+(\d{1,4})\s*+\|\s*+NVLINK Error Counts\s*+\|?\s*+")
 _DCGMI_COUNT = re.compile(
     r"\|\s*Link (\d{1,3})\s*\|\s*([A-Z][\w ]{2,40}?)\s*\|\s*(\d{1,19}|N/A|Not Supported)\s*\|\s*"
 )

@@ -56,10 +56,10 @@ _SYSLOG = re.compile(
 _BOOT = re.compile(r"(\d{1,10})\.(\d{6})")
 _DMESG = re.compile(r"\+?\d{1,10}\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}")
 """What dmesg puts in brackets: seconds since boot or the line before, or with -T a local time."""
-_NAMED_KERNEL = re.compile(
-    r"(?m)^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}) "
-    r"\S{1,200} kernel: "
-)
+_WHEN = r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}) "
+_NAMED_KERNEL = re.compile(r"(?m)^" + _WHEN + r"\S{1,200} kernel: ")
+_SYSTEM_S = re.compile(_WHEN + r"\S{1,200} [\w.@/()-]{1,80}(?:\[\d{1,10}\])?: ")
+"""A line of syslog or journalctl, whoever wrote it."""
 SNIFFED_LINES = 2000
 MAX_HOSTS = 100_000
 
@@ -92,21 +92,27 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 
 def _is_kernel_s(head: bytes) -> bool:
-    """Whether lines are a kernel's by their form: syslog's or journalctl's with its name, or the
-    seconds since boot of dmesg, one of which reports what we know or begins a boot."""
+    """Whether most lines are a system's log by their form, and one is the kernel's: by its name, or
+    of dmesg one that reports what we know or begins a boot.
+
+    A job's output may hold such lines as well, and what else it holds would be lost.
+    """
     text = head.decode("utf-8", "replace")
+    lines_ = [x for x in text.split("\n", SNIFFED_LINES)[:SNIFFED_LINES] if x.strip()]
+    dmesg = [
+        found[2]
+        for x in lines_
+        if (found := _BRACKETED.match(x)) and _DMESG.fullmatch(found[1].strip())
+    ]
+    if 2 * (len(dmesg) + sum(_SYSTEM_S.match(x) is not None for x in lines_)) < len(lines_):
+        return False
     if _NAMED_KERNEL.search(text):
         return True
     reports = KernelReports()
-    for number, line in enumerate(text.split("\n", SNIFFED_LINES)[:SNIFFED_LINES]):
-        bracketed = _BRACKETED.match(line)
-        if bracketed is None or not _DMESG.fullmatch(bracketed[1].strip()):
-            continue
-        if bracketed[2].startswith("Linux version ") or reports.line(
-            number, None, None, bracketed[2]
-        ):
-            return True
-    return False
+    return any(
+        message.startswith("Linux version ") or reports.line(number, None, None, message)
+        for number, message in enumerate(dmesg)
+    )
 
 
 def read(source: SourceFile, sink: Sink) -> None:

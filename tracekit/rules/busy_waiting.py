@@ -20,8 +20,8 @@ When this is wrong
     were left behind by a process that died.
 
 Source
-    Reports of hung jobs: 100 W of 700 W on H100, 66 W of 300 W on V100, 118 W of 500 W on H20, all
-    at 100 % utilisation.
+    Reports of hung jobs: 100 W of 700 W on H100, 66 W of 300 W on V100, 49 W of 180 W on GTX 1080,
+    118 W of 400 W on H20, all at 100 % utilisation. No recording of our own was at hand.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class BusyWaitingThresholds(Thresholds):
     min_busy_ratio: float = threshold(0.95, "utilisation: a kernel that waits never ends")
     max_power_ratio: float = threshold(
         0.32,
-        "of the power limit: waiting draws 14 to 28 % on H100, V100, H20 and GTX 1080, and small"
-        " kernels a third and more",
+        "of the power limit: in reports of hung jobs waiting draws 14 to 30 % on H100, V100, GTX"
+        " 1080 and H20; what small kernels draw was not measured, so memory's use is asked too",
     )
     max_memory_ratio: float = threshold(
         0.05, "of the time that memory is read or written: who waits polls a cached flag"

@@ -251,6 +251,37 @@ def _place(row: Row) -> int:
     return int(row["place"])
 
 
+def _nobody(facts: Facts, victims: Sequence[Row], by: Row | None, where: str) -> Finding:
+    """What is told where all lost a peer, waited in vain or were terminated."""
+    silent = _silent(victims, facts.limits(FirstFailureThresholds))
+    unheard = [] if silent else _unheard(victims, facts.limits(FirstFailureThresholds))
+    # What all lost is not told by those who lost it.
+    return facts.finding(
+        Scope(),
+        f"Every process that the logs show to have failed{where} lost a peer, waited in vain "
+        f"or was terminated: the one that failed first does not say so."
+        + (f" {ranks_phrase(silent, ())} alone did not wait in vain." if silent else "")
+        + (f" No line tells of {_ranks(unheard)}." if unheard else "")
+        + (f" {_scheduler_says(by)}." if by is not None else ""),
+        [_count("processes that failed because of another", victims, facts)],
+        by=["log"],
+        candidates=Candidates(
+            ranks=tuple(silent or unheard),
+            why="terminated without having waited in vain, as all others had"
+            if silent
+            else "no line says how it ended, and all others lost a peer or waited in vain",
+        )
+        if silent or unheard
+        else None,
+        basis="no process of the logs failed on its own",
+        least=Severity.MINOR,
+        place="unknown",
+        confirm=("logs of the other hosts, of the scheduler, and the kernels' (dmesg)",),
+        remedy=("find the process that ended first; restart without its host if it is gone",),
+        next_capture=("the output of all ranks, and dmesg -T of all hosts",),
+    )
+
+
 def _finding(
     facts: Facts,
     firsts: list[Row],
@@ -267,33 +298,7 @@ def _finding(
     if not firsts:
         if not victims:
             return None
-        silent = _silent(victims, facts.limits(FirstFailureThresholds))
-        unheard = [] if silent else _unheard(victims, facts.limits(FirstFailureThresholds))
-        # What all lost is not told by those who lost it.
-        return facts.finding(
-            Scope(),
-            f"Every process that the logs show to have failed{where} lost a peer, waited in vain "
-            f"or was terminated: the one that failed first does not say so."
-            + (f" {ranks_phrase(silent, ())} alone did not wait in vain." if silent else "")
-            + (f" No line tells of {_ranks(unheard)}." if unheard else "")
-            + (f" {_scheduler_says(by)}." if by is not None else ""),
-            [_count("processes that failed because of another", victims, facts)],
-            by=["log"],
-            candidates=Candidates(
-                ranks=tuple(silent or unheard),
-                why="terminated without having waited in vain, as all others had"
-                if silent
-                else "no line says how it ended, and all others lost a peer or waited in vain",
-            )
-            if silent or unheard
-            else None,
-            basis="no process of the logs failed on its own",
-            least=Severity.MINOR,
-            place="unknown",
-            confirm=("logs of the other hosts, of the scheduler, and the kernels' (dmesg)",),
-            remedy=("find the process that ended first; restart without its host if it is gone",),
-            next_capture=("the output of all ranks, and dmesg -T of all hosts",),
-        )
+        return _nobody(facts, victims, by, where)
     first = firsts[0]
     ranks = sorted({r["rank"] for r in firsts if r["rank"] is not None})
     hosts = sorted({r["host"] for r in firsts if r["host"] is not None})

@@ -290,6 +290,11 @@ def test_a_program_s_own_output_is_no_kernel_s_log() -> None:
         "[    1.000000] epoch 1\n[    2.000000] epoch 2\n",
         "Oct  3 02:11:09 node17 trainer: Link is Down\n",
         "INFO: task python:188123 blocked for more than 120 seconds.\n",
+        # What a job printed, with what somebody appended of the kernel's.
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: x\n'
+        "Oct  3 02:11:09 node17 kernel: ice 0000:01:00.0 eth1: NIC Link is Down\n",
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: x\n'
+        "[  400.000000] ice 0000:01:00.0 eth1: NIC Link is Down\n",
     ):
         assert recognise(source_of(text.encode(), "notes.txt")).ingestor != "kernel_log"
 
@@ -316,3 +321,10 @@ def test_a_log_of_several_hosts_says_of_each_event_whose_it_is() -> None:
         ("xid-79", ["host=a"]),
     ]
     assert "host_name" not in sink.facts
+
+
+def test_a_system_s_log_in_which_the_kernel_says_little_is_a_kernel_s() -> None:
+    others = "Oct  3 02:10:00 node17 systemd[1]: Started something.\n" * 30
+    down = SYSLOG.format("11:00", "ice 0000:01:00.0 eth1: NIC Link is Down")
+    up = SYSLOG.format("11:04", "ice 0000:01:00.0 eth1: NIC Link is Up")
+    assert [place for place, *_ in reports(others + down + up, "messages")] == [31]

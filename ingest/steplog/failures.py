@@ -8,8 +8,9 @@ Rows are ``log_event`` of these codes: ``python-exception``, ``fatal-signal`` (f
 PyTorch's watchdog where it ends its process for a CUDA error),
 ``worker-exit`` (torchrun's, DeepSpeed's or Lightning's line when it sees a worker fail),
 ``worker-failed`` (an entry of torchrun's summary, what mpirun says of the first), ``task-ended``
-and ``job-cancelled`` (srun, slurmstepd, a shell, Ray of a worker), ``oom-kill`` (kernel) and
-``job-state`` (torchrun, when it is told to end).
+and ``job-cancelled`` (srun, slurmstepd, a shell, Ray of a worker), ``oom-kill`` (kernel),
+``job-state`` (torchrun, when it is told to end) and ``store-lost`` (PyTorch, of a rank whose store
+went away with the process that kept it).
 ``round`` counts the launches that one file tells of, from 0.
 """
 
@@ -27,13 +28,19 @@ from tracekit.ingest.base import Severity, Sink, stated_host, write_columns
 _CHAINS = (b"During handling of the above exception", b"direct cause of the following exception")
 _WATCHDOG = b"atchdog thread terminated with exception: CUDA error"
 """PyTorch's thread that meets a CUDA error first: it aborts its process, without a traceback."""
+_ALONE = {
+    b"Killed": "SIGKILL", b"Segmentation fault": "SIGSEGV", b"Bus error": "SIGBUS",
+    b"Aborted": "SIGABRT", b"Illegal instruction": "SIGILL",
+}  # fmt: skip
+"""All that a shell at a terminal says of the command that it ran, on a line of its own."""
 WORDS = (
     b"Traceback (most", b"(exitcode: ", b"Root Cause (first", b"Failures:", b"srun: error",
-    b"slurmstepd: ", b"Killed process ", b"Fatal Python error", _WATCHDOG, *_CHAINS,
+    b"slurmstepd: ", *_ALONE, b"Fatal Python error", _WATCHDOG, *_CHAINS,
     b"mpirun noticed that", b"mpiexec noticed that", b"Process name: [[", b"Exit code: ",
     b"exits with return code = ", b"Child process with PID ", b": line ",
     b"Worker exit detail: ", b" death signal, shutting down workers",
     b"-- Process ", b"HW Exception by GPU", b"Memory access fault by GPU",
+    b" failed on SocketImpl(",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -100,6 +107,10 @@ _OF_GROUP = re.compile(rb"  \+ Exception Group $")
 _SHELL = re.compile(
     rb": line \d{1,7}: +(\d{1,10}) (Killed|Segmentation fault|Bus error|Aborted|Terminated)\b"
 )
+_STORE = re.compile(
+    rb"(?:recv|send)(?:Value|Vector|Bytes) failed on SocketImpl\(fd=\d{1,9}, "
+    rb"addr=\[[^\]]{1,200}\]:\d{1,5}, remote=\[([^\]]{1,200})\]:\d{1,5}\)"
+)
 _SRUN = re.compile(rb"srun: error: ([\w.-]{1,200}): tasks? ([\d,\[\]-]{1,200}): (.{1,80})")
 _SLURM = re.compile(
     rb"slurmstepd: (?:error: )?(?:([\w.-]{1,200}): )?.{0,20}?"
@@ -123,6 +134,8 @@ _ROCM = re.compile(
     rb"(HW Exception|Memory access fault) by GPU node-\d{1,5} .{0,200}?reason ?: ?(GPU Hang)?", re.I
 )
 """How ROCm's runtime ends a process whose GPU hangs or was given a wrong address."""
+_OWN_RANK = re.compile(rb"communicator was aborted on rank (\d{1,7})\b|: \[Rank (\d{1,7})\] ")
+"""Where PyTorch's exception says whose it is."""
 _NCCL_ERROR = b"NCCL error in"
 _NCCL_LINES = 4
 """Lines behind PyTorch's exception for NCCL's kind of error and the last one that it met."""
@@ -245,6 +258,8 @@ class FailureReader:
         self._nccl: dict[bytes, tuple[int, int]] = {}
         """Events of exceptions of NCCL's by prefix, and how many lines more may say what it was."""
         self._nccl_age = 0
+        self._lost: set[tuple[str, ...]] = set()
+        """Who said already that it lost its store: heartbeats say so again and again."""
         self._spawned: list[str] = []
         """Whose traceback multiprocessing.spawn is about to print."""
         self._entry: _Entry | None = None
@@ -357,6 +372,13 @@ class FailureReader:
             if ends is not None:
                 told = [*_host(left[1]), *ends, f"pid={int(left[2])}"]
                 self._add(place, "task-ended", told)
+        elif lost := _STORE.search(line):
+            # A port is no host: where the store is kept is all that is of use.
+            told = [*_who(line[: lost.start()]), "says=peer_lost"]
+            told += [f"lost_{host}" for host in _host(lost[1].removeprefix(b"::ffff:"))]
+            if tuple(told) not in self._lost and len(self._lost) < MAX_EVENTS:
+                self._lost.add(tuple(told))
+                self._add(place, "store-lost", told)
         elif _TOLD_TO_END.search(line):
             told = ["why=terminated", *_of_pod(line)]
             self._add(place, "job-state", told, is_said_after=True)
@@ -364,6 +386,8 @@ class FailureReader:
             self._add(
                 place, "task-ended", [*_how(left[2]), f"pid={int(left[1])}"], is_said_after=True
             )
+        elif signal := _ALONE.get(line.strip().removesuffix(b" (core dumped)")):
+            self._add(place, "task-ended", [f"signal={signal}"], is_said_after=True)
 
     def _continue(self, line: bytes) -> None:
         lengths = sorted({len(p) for p in self._open}, reverse=True)
@@ -432,7 +456,10 @@ class FailureReader:
             fields = ["agent=0", f"local_rank={int(left[1])}", ended]
             self._add(traceback.place, "worker-exit", fields)
             return
-        fields = [*traceback.who, f"type={kind}"]
+        who = traceback.who
+        if not who and (own := _OWN_RANK.search(text)):
+            who = [f"rank={int(own[1] or own[2])}"]
+        fields = [*who, f"type={kind}"]
         says = next((what for what, words in _SAYS if any(w in text for w in words)), None)
         if name == "OutOfMemoryError":
             says = "gpu_memory"

@@ -33,6 +33,7 @@
 -- column: is_root BOOLEAN : Whether its launcher calls it the first failure.
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
+-- column: lost_host VARCHAR : Host that kept the job's store, which it lost; null elsewhere.
 -- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
 --     cancelled, preempted, evicted, deadline, node failure, out of memory, or terminated where
 --     only its launcher was told to end; null: a process.
@@ -85,7 +86,7 @@ WITH
         WHERE
             code IN (
                 'python-exception', 'fatal-signal', 'worker-exit', 'worker-failed', 'task-ended',
-                'oom-kill', 'pod-ended'
+                'oom-kill', 'pod-ended', 'store-lost'
             )
             AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
             AND (
@@ -113,6 +114,7 @@ WITH
             TRY_CAST(said['line'] AS INTEGER) AS line,
             said['function'] AS function,
             said['is_root'] = '1' AS is_root,
+            said['lost_host'] AS lost_host,
             if(
                 said['why'] = 'out of memory',
                 coalesce(said['of'], if(code = 'task-ended', 'cgroup', 'host')),
@@ -171,6 +173,8 @@ WITH
             coalesce(bool_or(is_root), false) AS is_root,
             bool_or(code IN ('worker-exit', 'worker-failed')) AS is_seen,
             bool_and(code = 'pod-ended') AS is_pod,
+            bool_or(code = 'store-lost') AS has_lost_store,
+            any_value(lost_host ORDER BY place) AS lost_host,
             coalesce(any_value(memory_of), any_value(kernel_memory_of)) AS memory_of,
             min_by(source_id, place) AS source_id,
             min(place) AS place
@@ -310,6 +314,8 @@ WITH
                 WHEN f.says IN ('peer_lost', 'timeout', 'mismatch') THEN f.says
                 WHEN f.exception = 'KeyboardInterrupt' THEN 'terminated'
                 WHEN f.exception IS NOT NULL THEN 'nothing'
+                -- Who had failed before would not have asked for it.
+                WHEN f.has_lost_store THEN 'peer_lost'
                 WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)
                     THEN 'terminated'
                 WHEN (f.signal = 'SIGABRT' OR f.exit_code = 134) AND f.says IS NULL
@@ -321,6 +327,7 @@ WITH
             END AS follows,
             f.is_root,
             f.memory_of,
+            f.lost_host,
             coalesce(last_steps.place > f.place, false) AS is_resumed,
             NULL AS scheduler,
             f.source_id,
@@ -363,6 +370,7 @@ SELECT
     follows,
     is_root,
     memory_of,
+    lost_host,
     is_resumed,
     scheduler,
     source_id,

@@ -409,3 +409,48 @@ def test_what_a_host_lacks_is_told_by_words_of_the_exception(text: str, says: st
     head = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "w.py", line 4, in f'
     (row,) = nccl_logs.read(f"{head}\n[rank1]: {text}\n").tables["log_event"]
     assert [f for f in row["fields"] if f.startswith("says=")] == ([f"says={says}"] if says else [])
+
+
+def told_of(*lines: str) -> list[dict[str, str]]:
+    return events("".join(f"{line}\n" for line in lines))
+
+
+def test_an_exception_that_says_whose_it_is_needs_no_prefix() -> None:
+    head = "Traceback (most recent call last):"
+    (row,) = told_of(head, "RuntimeError: NCCL communicator was aborted on rank 3.")
+    assert (row["rank"], row["says"]) == ("3", "peer_lost")
+    (row,) = told_of(head, "RuntimeError: [Rank 5] Caught collective operation timeout: x")
+    assert (row["rank"], row["says"]) == ("5", "timeout")
+    (row,) = told_of(
+        f"[rank2]: {head}", "[rank2]: RuntimeError: NCCL communicator was aborted on rank 3."
+    )
+    assert row["rank"] == "2"  # its own prefix is nearer
+
+
+@pytest.mark.parametrize(
+    ("line", "signal"),
+    [
+        ("Killed", "SIGKILL"), ("Segmentation fault (core dumped)\r", "SIGSEGV"),
+        ("Aborted (core dumped)", "SIGABRT"), ("Bus error", "SIGBUS"), ("Killed by rule 3", None),
+        ("loss: Killed", None), ("killed", None),
+    ],
+)  # fmt: skip
+def test_a_shell_s_word_on_a_line_of_its_own_is_an_end(line: str, signal: str | None) -> None:
+    assert [row["signal"] for row in told_of(line)] == ([signal] if signal else [])
+
+
+STORE = (
+    "[W810 23:02:42.93 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=102, "
+    "addr=[node-1]:50360, remote=[%s]:40027): Failed to recv, got 0 bytes."
+)
+
+
+def test_a_store_that_went_away_is_told_once_a_rank_with_its_host() -> None:
+    rows = told_of(
+        f"[rank4]:{STORE % 'node-1'}", f"[rank4]:{STORE % 'node-1'}",
+        f"[rank1]:{STORE % '::ffff:10.0.0.7'}", f"[rank2]:{STORE % 'localhost'}",
+        "[rank3]:[W810 TCPStore.cpp:125] [c10d] recvValue failed on something else",
+    )  # fmt: skip
+    assert [(row["code"], row["rank"], row.get("lost_host")) for row in rows] == [
+        ("store-lost", "4", "node-1"), ("store-lost", "1", "10.0.0.7"), ("store-lost", "2", None),
+    ]  # fmt: skip

@@ -13,7 +13,7 @@ from tracekit.rules.base import Facts, JobFacts, RuleOutcome
 Row = dict[str, Any]
 BASE: Row = dict.fromkeys(
     ("rank", "local_rank", "task", "host", "pid", "time_ns", "exit_code", "signal", "exception",
-     "says", "file", "line", "function", "memory_of", "scheduler")
+     "says", "file", "line", "function", "memory_of", "lost_host", "scheduler")
 ) | {"launch": 1, "is_root": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
 
 
@@ -364,3 +364,21 @@ def test_a_gpu_s_fault_that_the_driver_reports_for_its_process_is_told(
     assert (says in finding.summary) is is_told
     assert (finding.owner == "hardware") is is_told
     assert ("drain" in finding.remedy[0]) is is_told
+
+
+def test_who_kept_the_store_that_the_others_lost_is_said_with_its_host() -> None:
+    lost = [failed(n, "peer_lost", lost_host="node-1") for n in (1, 2, 3)]
+    (finding,) = found(*lost)
+    assert finding.summary.startswith(
+        "Ranks 1-3 lost the job's store: the process that kept it on node-1 (rank 0's, or its "
+        "launcher) ended first. Where the job was done by then this is harmless."
+    )
+    assert (finding.severity, finding.scope.ranks) == (Severity.MINOR, ())
+    raised = failed(4, "peer_lost", exception="RuntimeError")
+    (finding,) = found(*lost, raised)
+    assert "does not say so. The process that kept the job's store on node-1" in finding.summary
+    (finding,) = found(*lost, RAISED | {"rank": 0})
+    assert finding.scope.ranks == (0,)
+    assert "store" not in finding.summary
+    (finding,) = found(failed(1, "peer_lost"))
+    assert "the process that kept it (rank 0's, or its launcher) ended first" in finding.summary

@@ -258,8 +258,7 @@ def _nobody(facts: Facts, victims: Sequence[Row], by: Row | None, where: str) ->
     # What all lost is not told by those who lost it.
     return facts.finding(
         Scope(),
-        f"Every process that the logs show to have failed{where} lost a peer, waited in vain "
-        f"or was terminated: the one that failed first does not say so."
+        _all_lost(victims, where)
         + (f" {ranks_phrase(silent, ())} alone did not wait in vain." if silent else "")
         + (f" No line tells of {_ranks(unheard)}." if unheard else "")
         + (f" {_scheduler_says(by)}." if by is not None else ""),
@@ -280,6 +279,36 @@ def _nobody(facts: Facts, victims: Sequence[Row], by: Row | None, where: str) ->
         remedy=("find the process that ended first; restart without its host if it is gone",),
         next_capture=("the output of all ranks, and dmesg -T of all hosts",),
     )
+
+
+def _all_lost(victims: Sequence[Row], where: str) -> str:
+    if all(row["exception"] is None and _ended_unsaid(row) for row in victims):
+        ranks = sorted({row["rank"] for row in victims if row["rank"] is not None})
+        who = sentence(_ranks(ranks)) if ranks else "Processes"
+        return (
+            f"{who} lost the job's store{where}: {_keeper(victims, 'it')} ended first. Where the "
+            "job was done by then this is harmless."
+        )
+    return (
+        f"Every process that the logs show to have failed{where} lost a peer, waited in vain "
+        "or was terminated: the one that failed first does not say so."
+        + (
+            f" {sentence(_keeper(victims))} ended too."
+            if any(row["lost_host"] for row in victims)
+            else ""
+        )
+    )
+
+
+def _ended_unsaid(row: Row) -> bool:
+    return bool(row["exit_code"] is None and row["signal"] is None)
+
+
+def _keeper(victims: Sequence[Row], what: str = "the job's store") -> str:
+    """Who kept the store that some lost."""
+    hosts = sorted({row["lost_host"] for row in victims if row["lost_host"]})
+    where = f" on {safe(hosts[0])}" if hosts else ""
+    return f"the process that kept {what}{where} (rank 0's, or its launcher)"
 
 
 def _finding(

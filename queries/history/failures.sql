@@ -275,14 +275,19 @@ WITH
     ),
     -- Whom PyTorch aborts once a collective has timed out, or its watchdog stands still.
     timed_out AS (
-        SELECT DISTINCT
+        SELECT
+            source_id,
+            place,
             coalesce(
                 TRY_CAST(said['world_rank'] AS INTEGER), TRY_CAST(said['rank'] AS INTEGER)
             ) AS rank
         FROM (
-            SELECT map_from_entries([
-                {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
-            ]) AS said
+            SELECT
+                source_id,
+                place,
+                map_from_entries([
+                    {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
+                ]) AS said
             FROM log_event
             WHERE
                 (
@@ -320,6 +325,13 @@ WITH
                     THEN 'terminated'
                 WHEN (f.signal = 'SIGABRT' OR f.exit_code = 134) AND f.says IS NULL
                     AND f.rank IN (SELECT rank FROM timed_out WHERE rank IS NOT NULL)
+                    THEN 'timeout'
+                -- A task's rank is not said: its launcher saw it abort after the first timeout.
+                WHEN f.signal = 'SIGABRT' AND f.task IS NOT NULL AND f.rank IS NULL
+                    AND EXISTS (
+                        SELECT 1 FROM timed_out
+                        WHERE timed_out.source_id = f.source_id AND timed_out.place < f.place
+                    )
                     THEN 'timeout'
                 -- Where a pod is deleted, what does not heed the first signal is killed.
                 WHEN f.is_pod AND f.signal = 'SIGKILL' THEN 'terminated'

@@ -143,20 +143,15 @@ def _finding(
         )
     says += "." if lasts else " (in so few readings: it may be a moment)."
     evidence = [
-        Evidence(
+        Evidence.ratio(
             "power over its limit, of the waiting GPU with most",
             power / limit,
-            "ratio",
-            threshold=limits.max_power_ratio,
-            query=gpus.COUNTERS,
-            rows=facts.readings([worst["power"]]),
+            limits.max_power_ratio,
+            gpus.COUNTERS,
+            facts.readings([worst["power"]]),
         ),
-        Evidence(
-            "utilisation, of the waiting GPU with least",
-            busy,
-            "ratio",
-            threshold=limits.min_busy_ratio,
-            query=gpus.COUNTERS,
+        Evidence.ratio(
+            "utilisation, of the waiting GPU with least", busy, limits.min_busy_ratio, gpus.COUNTERS
         ),
     ]
     ranks = sorted({int(r["rank"]) for r in idle if r["rank"] is not None})

@@ -148,7 +148,7 @@ def _warned(facts: Facts, nccl: Nccl, warned: list[Signal]) -> Finding:
     return facts.finding(
         log_scope(hosts=sorted({safe(s.node) for s in warned if s.node is not None})),
         "NCCL warns that the ranks run different NCCL versions.",
-        [nccl.evidence("warnings", sum(s.count for s in warned), "lines", "nccl_signals", warned)],
+        nccl.lines("warnings", warned),
         by=["log"],
         basis="NCCL's own warning",
         least=Severity.MINOR,

@@ -148,27 +148,14 @@ def _finding(
                 "nccl_rails",
                 threshold=limits.min_crossing_ratio,
             ),
+            *nccl.lines("warnings of NCCL", warned),
             *(
                 [
-                    nccl.evidence(
-                        "warnings of NCCL",
-                        sum(s.count for s in warned),
-                        "lines",
-                        "nccl_signals",
-                        warned,
-                    )
-                ]
-                if warned
-                else []
-            ),
-            *(
-                [
-                    Evidence(
+                    Evidence.ratio(
                         "communication that nothing hides, of the time",
                         exposed,
-                        "ratio",
-                        threshold=limits.min_exposed_ratio,
-                        query="overlap",
+                        limits.min_exposed_ratio,
+                        "overlap",
                     )
                 ]
                 if exposed is not None and is_costly

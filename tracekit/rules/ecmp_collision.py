@@ -127,20 +127,18 @@ def _finding(
     shown = [p for p in uplinks if p.link in (busiest, idlest)]
     rows = [r for p in shown for r in p.of(["tx_bytes"], "tx")]
     evidence = (
-        Evidence(
+        Evidence.ratio(
             "bytes of the busiest uplink over the mean",
             skew,
-            "ratio",
-            threshold=limits.min_skew_ratio,
-            query="port_counters",
-            rows=facts.readings(rows),
+            limits.min_skew_ratio,
+            "port_counters",
+            facts.readings(rows),
         ),
-        Evidence(
+        Evidence.ratio(
             "bytes of the least used uplink over the mean",
             idle,
-            "ratio",
-            threshold=limits.max_idle_ratio,
-            query="port_counters",
+            limits.max_idle_ratio,
+            "port_counters",
         ),
     )
     short_ns = port_losses.open_price(facts, below).short_ns

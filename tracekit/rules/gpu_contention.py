@@ -115,13 +115,12 @@ def _has_more(
 
 
 def _by_processes(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Finding:
-    evidence = Evidence(
+    evidence = Evidence.count(
         "processes that compute on it",
-        float(row["max_value"]),
-        "count",
-        threshold=float(limits.min_processes_count),
-        query=gpus.COUNTERS,
-        rows=facts.readings([row]),
+        row["max_value"],
+        limits.min_processes_count,
+        gpus.COUNTERS,
+        facts.readings([row]),
     )
     names = _names(facts, row)
     said = (

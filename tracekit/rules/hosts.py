@@ -306,22 +306,20 @@ def _late_finding(
         f"{'is' if len(ranks) == 1 else 'are'} late{usual}: the others wait "
         f"{waiting(facts, cost)}.",
         (
-            Evidence(
+            Evidence.ratio(
                 f"tasks {worst.lack.words}, share of {worst.lack.of} in the late steps, beyond "
                 "what is usual",
                 worst.ratio - (worst.usual_ratio or 0.0),
-                "ratio",
-                threshold=limits.min_explained_ratio * worst.needed_ratio,
-                query=STEPS,
-                rows=facts.readings(worst.rows),
+                limits.min_explained_ratio * worst.needed_ratio,
+                STEPS,
+                facts.readings(worst.rows),
             ),
             *(
-                Evidence(
+                Evidence.seconds(
                     f"exposed delay by rank {member.rank}, mean step",
-                    delay_ns(member) / 1e9,
-                    "s",
-                    threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
-                    query="late_steps" if member.is_matched else "step_breakdown",
+                    delay_ns(member),
+                    limits.min_cost_ratio * facts.steps.step_ns,
+                    "late_steps" if member.is_matched else "step_breakdown",
                 )
                 for member in members
             ),
@@ -433,16 +431,15 @@ def _history_finding(
         f"{share(float(row['some_ratio']))} of {lack.of}, at other times "
         f"{share(float(row['usual_ratio']))}.",
         (
-            Evidence(
+            Evidence.ratio(
                 f"tasks {lack.words}, share of {lack.of} in the stretch, beyond any other as "
                 "long and beyond the other hosts",
                 beyond,
-                "ratio",
-                threshold=max(limits.min_waited_ratio, limits.min_explained_ratio * needed),
-                query=EPISODES,
-                rows=facts.readings([r for r, _, _ in rows]),
+                max(limits.min_waited_ratio, limits.min_explained_ratio * needed),
+                EPISODES,
+                facts.readings([r for r, _, _ in rows]),
             ),
-            Evidence("lost in the stretch, of its time", needed, "ratio", query=EPISODES),
+            Evidence.ratio("lost in the stretch, of its time", needed, None, EPISODES),
         ),
         by=("counters", "log"),
         basis="the host's counters and the training log agree in time; no trace shows whose ranks "

@@ -137,13 +137,12 @@ def _finding(
         f"{share(dropped)} of its packets are dropped"
     )  # fmt: skip
     held = f", and {plural(len(senders), 'sender')} held back" if senders else ""
-    evidence = Evidence(
+    evidence = Evidence.ratio(
         "packets marked of all packets" if is_marked else "packets dropped of all packets",
         marked if is_marked else dropped,
-        "ratio",
-        threshold=limits.min_marked_ratio if is_marked else limits.min_dropped_ratio,
-        query="port_counters",
-        rows=facts.readings(rows),
+        limits.min_marked_ratio if is_marked else limits.min_dropped_ratio,
+        "port_counters",
+        facts.readings(rows),
     )
     return at.finding(
         facts,

@@ -226,6 +226,11 @@ class Nccl:
         """A number with the lines that it comes from."""
         return Evidence(name, value, unit, threshold=threshold, query=query, rows=self.places(at))
 
+    def lines(self, name: str, signals: Sequence[Signal]) -> tuple[Evidence, ...]:
+        """How many lines say it, and which; nothing where none does."""
+        many = sum(s.count for s in signals)
+        return (self.evidence(name, many, "lines", "nccl_signals", signals),) if signals else ()
+
     def places(self, at: Iterable[Member | Signal | Link]) -> tuple[EvidenceRow, ...]:
         """The lines in which these stand."""
         rows = ({"source_id": logged.source_id, "place": logged.place} for logged in at)

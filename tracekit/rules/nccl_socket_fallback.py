@@ -116,11 +116,7 @@ def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
                 "nccl_topology",
                 [*sockets, *nccl.of("network")],
             ),
-            *(
-                [nccl.evidence(why, sum(s.count for s in lines), "lines", "nccl_signals", lines)]
-                if lines
-                else []
-            ),
+            *nccl.lines(why, lines),
         ),
         by=["log"],
         basis="the log says so; whether the machines have a better network it does not",

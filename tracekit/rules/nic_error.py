@@ -106,15 +106,12 @@ def _finding(
     words = [f"{r['growth']:,.0f} {({**DAMAGE, **DOWN})[r['counter']]}" for r in first[:3]]
     is_down = any(name in DOWN for name in names) and ports[0].rank is not None
     evidence = [
-        Evidence(
+        Evidence.count(
             str(r["counter"]),
-            float(r["growth"]),
-            "count",
-            threshold=float(
-                limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count
-            ),
-            query="port_counters",
-            rows=facts.readings([r]),
+            r["growth"],
+            limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count,
+            "port_counters",
+            facts.readings([r]),
         )
         for r in rows[:4]
     ]

@@ -114,19 +114,7 @@ def _finding(
                 without,
                 limits.min_without_ratio,
             ),
-            *(
-                [
-                    nccl.evidence(
-                        "the reason in the log",
-                        sum(s.count for s in lines),
-                        "lines",
-                        "nccl_signals",
-                        lines,
-                    )
-                ]
-                if lines
-                else []
-            ),
+            *nccl.lines("the reason in the log", lines),
         ],
         by=["log"],
         basis="the log says so; what it costs it does not",

@@ -146,13 +146,12 @@ def _finding(
         )
         where = "all" if set(scope.links) == set(worst) else scope.links[0]
     evidence = (
-        Evidence(
+        Evidence.ratio(
             "packets dropped of all packets",
             first.ratio,
-            "ratio",
-            threshold=max(limits.min_loss_ratio, limits.min_ahead_ratio * (usual or 0.0)),
-            query="port_counters",
-            rows=facts.readings(rows),
+            max(limits.min_loss_ratio, limits.min_ahead_ratio * (usual or 0.0)),
+            "port_counters",
+            facts.readings(rows),
         ),
         Evidence(
             "packets dropped while the job ran",

@@ -103,12 +103,11 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
                 f"{share(ratio)} of the job){beside(row)}.",
                 [row],
                 [
-                    Evidence(
+                    Evidence.ratio(
                         "lost in stalls at one distance, of the job",
                         ratio,
-                        "ratio",
-                        threshold=limits.min_lost_ratio,
-                        query=EPISODES_QUERY,
+                        limits.min_lost_ratio,
+                        EPISODES_QUERY,
                     ),
                     Evidence("their distance", period, "steps", query=EPISODES_QUERY),
                     *(

@@ -84,13 +84,12 @@ def _finding(
     if stormed:
         words.append(f"a watchdog found {plural(int(storms), 'pause storm')}")
         evidence.append(
-            Evidence(
+            Evidence.count(
                 "pause storms while the job ran",
                 storms,
-                "count",
-                threshold=float(limits.min_storms_count),
-                query="port_counters",
-                rows=facts.readings(rows),
+                limits.min_storms_count,
+                "port_counters",
+                facts.readings(rows),
             )
         )
     if held:
@@ -98,13 +97,12 @@ def _finding(
             f"{plural(len(held), 'port')} stood paused for up to {share(most)} of the time"
         )
         evidence.append(
-            Evidence(
+            Evidence.ratio(
                 "time that a port was told to pause",
                 most,
-                "ratio",
-                threshold=limits.min_paused_ratio,
-                query="port_counters",
-                rows=facts.readings(rows),
+                limits.min_paused_ratio,
+                "port_counters",
+                facts.readings(rows),
             )
         )
     said = " and ".join(words)

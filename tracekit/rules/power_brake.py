@@ -163,13 +163,12 @@ def _cap(
                 limits.max_clock_ratio,
                 clock,
             ),
-            Evidence(
+            Evidence.ratio(
                 "software power cap, share",
                 float(held),
-                "ratio",
-                threshold=limits.min_capped_ratio,
-                query=gpus.THROTTLE,
-                rows=facts.readings([row]),
+                limits.min_capped_ratio,
+                gpus.THROTTLE,
+                facts.readings([row]),
             ),
         ),
         least=Severity.MINOR,

@@ -81,12 +81,11 @@ def evaluate(facts: Facts, limits: ProfilerOverheadThresholds) -> RuleOutcome:
                 "the profiler's own work is in the trace.",
                 [],
                 [
-                    Evidence(
+                    Evidence.ratio(
                         "profiled steps over the job's median",
                         longer,
-                        "ratio",
-                        threshold=limits.min_longer_ratio,
-                        query=WINDOW_QUERY,
+                        limits.min_longer_ratio,
+                        WINDOW_QUERY,
                     )
                 ],
                 lost_ns=0,

@@ -71,12 +71,8 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
     told += [f"{span(waited_ns / 1e9)} without a step"] if waited_ns else []
     counted = f" Kubernetes counts {_counted(pods[0])}." if pods else ""
     evidence = [
-        Evidence(
-            "lost to restarts, of the job",
-            ratio,
-            "ratio",
-            threshold=limits.min_lost_ratio,
-            query=EPISODES_QUERY,
+        Evidence.ratio(
+            "lost to restarts, of the job", ratio, limits.min_lost_ratio, EPISODES_QUERY
         ),
         Evidence("starts of the training loop", len(rows) + 1, "count", query="attempt_summary",
                  rows=facts.places(facts.of("attempt_summary"), unit="line ")),
@@ -91,9 +87,10 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
             "sqrt(2 x save time x mean time between failures)"
         )
         evidence.append(
-            Evidence("interval between checkpoints by Young and Daly", best / 1e9, "s",
-                     query=EPISODES_QUERY)
-        )  # fmt: skip
+            Evidence.seconds(
+                "interval between checkpoints by Young and Daly", best, None, EPISODES_QUERY
+            )
+        )
     return RuleOutcome(
         findings=(
             finding(

@@ -72,13 +72,12 @@ def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
                 f"{share(log.share(lost_ns))} of the job).",
                 rows,
                 [
-                    Evidence(
+                    Evidence.seconds(
                         "time without steps at a restart (median)",
-                        median(gaps) / 1e9,
-                        "s",
-                        threshold=limits.min_gap_ns / 1e9,
-                        query=ATTEMPTS_QUERY,
-                        rows=facts.places(rows, unit="line "),
+                        median(gaps),
+                        limits.min_gap_ns,
+                        ATTEMPTS_QUERY,
+                        facts.places(rows, unit="line "),
                     )
                 ],
                 lost_ns=lost_ns,

@@ -69,12 +69,11 @@ def evaluate(facts: Facts, limits: StepDriftThresholds) -> RuleOutcome:
                 "the job so far.",
                 [row],
                 [
-                    Evidence(
+                    Evidence.ratio(
                         "growth of the step in a day",
                         per_day,
-                        "ratio",
-                        threshold=limits.min_per_day_ratio,
-                        query=EPISODES_QUERY,
+                        limits.min_per_day_ratio,
+                        EPISODES_QUERY,
                     )
                 ],
                 lost_ns=row["lost_ns"] or 0,

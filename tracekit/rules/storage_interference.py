@@ -149,20 +149,18 @@ def _finding(
     total = first.bytes_per_s + first.own_per_s
     links = some([safe(p.link) for p in ports])
     evidence = (
-        Evidence(
+        Evidence.ratio(
             "bytes of other classes over what the link could carry",
             first.link_ratio,
-            "ratio",
-            threshold=limits.min_link_ratio,
-            query="port_counters",
-            rows=facts.readings(rows),
+            limits.min_link_ratio,
+            "port_counters",
+            facts.readings(rows),
         ),
-        Evidence(
+        Evidence.ratio(
             "bytes of other classes over the port's",
             first.bytes_per_s / total,
-            "ratio",
-            threshold=limits.min_bytes_ratio,
-            query="port_counters",
+            limits.min_bytes_ratio,
+            "port_counters",
         ),
     )
     finding = at.finding(

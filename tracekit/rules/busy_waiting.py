@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import share, some
 
@@ -176,15 +176,13 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="busy-waiting",
     summary="GPUs count as busy and draw next to nothing: they wait for somebody.",
     owner="framework",
     thresholds=BusyWaitingThresholds(),
     queries=(gpus.COUNTERS,),
-    optional=gpus.GIVEN,
     evaluate=evaluate,
     needs=NEEDS,
-    topic="GPU health",
     symptom_of=("a lost member",),
 )

@@ -33,7 +33,7 @@ from dataclasses import replace
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, share
 
@@ -168,7 +168,7 @@ def _finding(
     return port_losses.left_open(facts, finding) if is_open else finding
 
 
-RULE = Rule(
+RULE = at.rule(
     name="ecmp-collision",
     summary="A switch puts the flows of two uplinks on one.",
     owner="network",
@@ -177,7 +177,6 @@ RULE = Rule(
     kernel_queries=at.SHARED_QUERIES,
     evaluate=evaluate,
     needs=NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness"),
     states="shared link",
 )

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed, plural
 
@@ -158,17 +158,14 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="gpu-memory-fault",
     summary="A GPU reports that its memory, its firmware or itself has failed.",
     owner="hardware",
     thresholds=GpuMemoryFaultThresholds(),
     queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS),
     kernel_queries=gpus.TRACE_QUERIES,
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
-    topic="GPU health",
     explains=("waiting", "lateness"),
     absorbs=("slow GPU",),
 )

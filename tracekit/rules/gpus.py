@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Unpack
 
@@ -19,7 +20,7 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.facts import Advice
 from tracekit.rules.lateness.limits import ReplayThresholds
 from tracekit.rules.lateness.replayed import replayed
@@ -36,6 +37,8 @@ GIVEN = dict.fromkeys(
     (COUNTERS, THROTTLE, GROWTH, EVENTS), "which GPU counters were given, to say what is missing"
 )
 """What ``lacking_counters`` asks, as optional queries of a rule; those that it needs say more."""
+rule = partial(Rule, topic="GPU health", needs=NEEDS, optional=GIVEN)
+"""A rule over GPU counters, with what these declare alike."""
 TRACE_QUERIES = ("straggler", "comm_summary", "stage_balance")
 """What ``cost`` asks besides the steps; CUDA graphs hide it."""
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Scope, Severity, When, severity_of
-from tracekit.rules.base import NO_STEPS, Facts, Row, RuleOutcome
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, where_it_lies
 from tracekit.rules.facts import Advice
@@ -42,6 +43,14 @@ QUERIES_READ = (
 )
 KERNEL_QUERIES = ("straggler", "late_steps", "match_coverage", "comm_summary", ABSENT_WAITS, EXCESS)
 """Without which nobody is late; the log's stretches need none."""
+rule = partial(
+    Rule,
+    topic="what hosts lack",
+    needs=NEEDS,
+    kernel_queries=KERNEL_QUERIES,
+    absorbs=("slow host",),
+)
+"""A rule over what a host gives too little of, with what these declare alike."""
 TOPIC_NEEDS = "traces of the ranks, or a training log with times, beside the hosts' counters"
 
 

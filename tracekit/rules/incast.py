@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_links, port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.ecn_congestion import MARKS
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
@@ -160,7 +160,7 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = at.rule(
     name="incast",
     summary="Many senders reach one receiver at once.",
     owner="network",
@@ -175,8 +175,6 @@ RULE = Rule(
     ),
     kernel_queries=(*at.TRANSFER_QUERIES, "comm_summary", "straggler"),
     evaluate=evaluate,
-    needs=at.NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness", "pauses"),
     symptom_of=("bursts",),
 )

@@ -37,7 +37,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from, severity_of
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.prices import at_most
 from tracekit.rules.thresholds import Thresholds, threshold
 
@@ -323,7 +323,7 @@ def _event(facts: Facts, row: Row) -> Finding:
     return _made(facts, row, said, evidence, Severity.CRITICAL)
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="pcie-degraded",
     summary="A GPU's PCIe link runs narrower or slower than it could, or repeats itself.",
     owner="hardware",
@@ -337,10 +337,7 @@ RULE = Rule(
         gpus.EVENTS,
     ),
     kernel_queries=("group_bandwidth", "match_coverage"),
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
-    topic="GPU health",
     explains=("waiting", "lateness"),
     bound="communication and copies",
     states="cause",

@@ -33,8 +33,16 @@ from dataclasses import replace
 from math import sqrt
 
 from tracekit.findings import Evidence, Finding, Scope, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, NO_LOG, SUMMARY_QUERY, Log, finding, log_of
+from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.logged import (
+    EPISODES_QUERY,
+    NO_LOG,
+    SUMMARY_QUERY,
+    Log,
+    finding,
+    log_of,
+    log_rule,
+)
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe, share, span
 
@@ -149,7 +157,7 @@ def _interval_ns(log: Log, restarts: list[Row]) -> float | None:
     return sqrt(2 * save_ns * log.spent_ns / len(restarts))
 
 
-RULE = Rule(
+RULE = log_rule(
     name="restart-loss",
     summary="Restarts cost a share of the job.",
     owner="platform",
@@ -157,7 +165,4 @@ RULE = Rule(
     queries=(SUMMARY_QUERY, EPISODES_QUERY, PODS),
     optional={"attempt_summary": "where each start stands in its file"},
     evaluate=evaluate,
-    needs=NEEDS,
-    blames="nobody",
-    topic="the job's history",
 )

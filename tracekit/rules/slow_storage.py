@@ -37,7 +37,7 @@ from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import hosts
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.prices import at_most
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
@@ -268,16 +268,13 @@ def _finding(facts: Facts, limits: SlowStorageThresholds, group: Sequence[_Slow]
     )
 
 
-RULE = Rule(
+RULE = hosts.rule(
     name="slow-storage",
     summary="Storage is slow, and ranks wait for what is read or written.",
     owner="platform",
     thresholds=SlowStorageThresholds(),
     queries=(*hosts.QUERIES_READ, LATENCY, STEPS, "input_stall"),
-    kernel_queries=hosts.KERNEL_QUERIES,
     evaluate=evaluate,
     needs=NEEDS,
-    topic="what hosts lack",
     explains=("waiting", "lateness", "latency", "late input", "slow saves"),
-    absorbs=("slow host",),
 )

@@ -35,7 +35,7 @@ from statistics import median
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, share, some
 
@@ -182,7 +182,7 @@ def _finding(
     return port_losses.left_open(facts, finding) if most_ns else finding
 
 
-RULE = Rule(
+RULE = at.rule(
     name="storage-interference",
     summary="Traffic of another class takes the job's links from it.",
     owner="platform",
@@ -191,7 +191,6 @@ RULE = Rule(
     kernel_queries=at.SHARED_QUERIES,
     evaluate=evaluate,
     needs=NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness"),
     states="shared link",
 )

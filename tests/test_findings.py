@@ -6,6 +6,8 @@ import pytest
 
 from tracekit.findings import (
     Confidence,
+    Evidence,
+    EvidenceRow,
     Finding,
     Impact,
     Scope,
@@ -47,6 +49,22 @@ def test_confidence_counts_kinds_of_evidence_and_is_never_certain() -> None:
     assert confidence_from(["host ranges", "GPU timeline"], "b").level == "likely"
     four = confidence_from(["host ranges", "GPU timeline", "peers", "log"], "b")
     assert four == Confidence(level="likely", basis="b")
+
+
+def test_evidence_has_its_number_and_its_threshold_in_one_unit() -> None:
+    place = (EvidenceRow(source="a.log", place="line 3"),)
+    late = Evidence.seconds("late", 2_500_000_000, 500_000_000, "straggler", place)
+    assert late == Evidence("late", 2.5, "s", threshold=0.5, query="straggler", rows=place)
+    many = Evidence.count("packets", 7, 3, "port_counters")
+    assert many == Evidence("packets", 7.0, "count", threshold=3.0, query="port_counters")
+    assert isinstance(many.value, float) and isinstance(many.threshold, float)
+    half = Evidence.ratio("share", 0.5, 0.1, "overlap")
+    assert half == Evidence("share", 0.5, "ratio", threshold=0.1, query="overlap")
+
+
+def test_evidence_that_was_held_against_nothing_has_no_threshold() -> None:
+    for make in (Evidence.seconds, Evidence.count, Evidence.ratio):
+        assert make("as it is", 1, None, "overlap").threshold is None
 
 
 def test_impact_is_the_whole_jobs_hours() -> None:

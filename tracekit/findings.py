@@ -269,6 +269,44 @@ class Evidence:
     params: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     rows: tuple[EvidenceRow, ...] = ()
 
+    @classmethod
+    def ratio(
+        cls,
+        name: str,
+        value: float,
+        threshold: float | None,
+        query: str,
+        rows: tuple[EvidenceRow, ...] = (),
+    ) -> Evidence:
+        """A share or a multiple, and the one from which, or up to which, it counts."""
+        return cls(name, value, "ratio", threshold=threshold, query=query, rows=rows)
+
+    @classmethod
+    def count(
+        cls,
+        name: str,
+        value: float,
+        threshold: float | None,
+        query: str,
+        rows: tuple[EvidenceRow, ...] = (),
+    ) -> Evidence:
+        """So many of something."""
+        least = None if threshold is None else float(threshold)
+        return cls(name, float(value), "count", threshold=least, query=query, rows=rows)
+
+    @classmethod
+    def seconds(
+        cls,
+        name: str,
+        ns: float,
+        threshold_ns: float | None,
+        query: str,
+        rows: tuple[EvidenceRow, ...] = (),
+    ) -> Evidence:
+        """A time; both are given in ns, as queries and thresholds have them."""
+        least = None if threshold_ns is None else threshold_ns / 1e9
+        return cls(name, ns / 1e9, "s", threshold=least, query=query, rows=rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.report import signals
-from tracekit.report.judgement import Judgement, ReportThresholds, say
+from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell
 from tracekit.rules.base import Facts, Row
 from tracekit.wording import plural, safe
 
@@ -37,16 +37,14 @@ def cut_benchmark(facts: Facts, cut: Row, limits: ReportThresholds) -> Judgement
     seen = signals.errors_of(facts, cut)
     if seen:
         # The log names what failed; which of it came first on which host, it may not.
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             f"{begin} sizes measured); its log names errors: {'; '.join(seen)}.",
             "look at the first of these errors (tracekit query RUN nccl_signals)",
         )
     fall = fall_of(cut, limits)
     if fall:
-        return say("not_enough_data", f"{begin} sizes measured). {_why(fall)}", CAPTURE_FALL)
-    return say(
-        "not_enough_data",
+        return cannot_tell(f"{begin} sizes measured). {_why(fall)}", CAPTURE_FALL)
+    return cannot_tell(
         f"Cannot tell: {begin} sizes measured), and nothing says why.",
         "run it again with NCCL_DEBUG=INFO and keep the whole output",
     )
@@ -58,8 +56,7 @@ def benchmarks_alone(rows: Sequence[Row], limits: ReportThresholds) -> Judgement
     if wrong:
         sizes = plural(sum(int(r["wrong_sizes_count"]) for r in wrong), "size")
         of = "" if len(wrong) == 1 else f" of {plural(len(wrong), 'benchmark')}"
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             f"Wrong results: {_name(wrong[0])} found wrong elements in {sizes}{of}. Data is "
             "damaged on its way between these GPUs or in them: do not train on them; how fast they "
             "are is no question yet.",
@@ -68,8 +65,7 @@ def benchmarks_alone(rows: Sequence[Row], limits: ReportThresholds) -> Judgement
         )
     peak = max((float(r["peak_bus_bytes_per_s"] or 0) for r in rows), default=0.0)
     if not peak:
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             f"Cannot tell: {plural(len(rows), 'benchmark')} ran to the end and measured no "
             "bandwidth.",
             "run nccl-tests on two GPUs or more",
@@ -78,10 +74,9 @@ def benchmarks_alone(rows: Sequence[Row], limits: ReportThresholds) -> Judgement
     if falls:
         row, fall = falls[0]
         more = f" ({plural(len(falls) - 1, 'more benchmark')} too)" if len(falls) > 1 else ""
-        return say("not_enough_data", f"{_name(row)}{more}: {_why(fall)}", CAPTURE_FALL)
+        return cannot_tell(f"{_name(row)}{more}: {_why(fall)}", CAPTURE_FALL)
     them = "it" if len(rows) == 1 else "them"
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell whether that is as fast as it should be: {plural(len(rows), 'benchmark')} "
         f"measured {peak / 1e9:.1f} GB/s at most, and the rules that read {them} found no fault.",
         "run the same benchmark on hosts that are known to be well, and diagnose both logs at once",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from tracekit.report.judgement import Judgement, ReportThresholds, say
+from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.logged import beside, growth
 from tracekit.wording import plural, seconds, sentence, share, span
@@ -40,8 +40,7 @@ def log_alone(facts: Facts, summary: Row, limits: ReportThresholds) -> Judgement
             "profile some of these steps",
         )
     if not shown:
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             f"Nothing stands out in the {_steps(summary, limits)}. Whether a step could be "
             "shorter, only a trace of some steps shows.",
             "profile five or more steps after warm-up, with a schedule that marks steps",

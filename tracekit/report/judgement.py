@@ -99,3 +99,8 @@ def say(
     severity = None if step_ratio is None else severity_of(step_ratio)
     verdict = Verdict(kind=kind, finding=None, sentence=sentence, severity=severity)
     return Judgement(verdict, next_step)
+
+
+def cannot_tell(sentence: str, next_step: str | None = None) -> Judgement:
+    """The verdict where what there is does not say why, or what a step costs."""
+    return say("not_enough_data", sentence, next_step)

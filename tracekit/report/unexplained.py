@@ -7,7 +7,7 @@ from statistics import fmean, median
 from typing import Any
 
 from tracekit.findings import BudgetPart, Finding
-from tracekit.report.judgement import Judgement, ReportThresholds, say
+from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.excess import label, short
 from tracekit.rules.recurrence import how_often
@@ -121,8 +121,7 @@ def idle(facts: Facts, limits: ReportThresholds, budget: Sequence[BudgetPart]) -
         return None
     who = "The GPU is" if facts.has_gpu else "The ranks are"
     if 2 * len(facts.job.broken_ranks) > len(facts.ranks):  # the median rank is one of them
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             f"Cannot tell: {who[0].lower()}{who[1:]} idle {share(idle_s / step_s)} of the "
             f"{seconds(step_s)} step in what could be read, and files break off: what they lost "
             "may be what the time went into.",

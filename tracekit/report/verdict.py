@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from tracekit.findings import BudgetPart, Finding, Severity, Verdict, VerdictKind, ordered
-from tracekit.report.judgement import LIMITS, Judgement, ReportThresholds, say
+from tracekit.report.judgement import LIMITS, Judgement, ReportThresholds, cannot_tell, say
 from tracekit.report.unexplained import idle, slow_steps, unequal_waiting
 from tracekit.report.without_steps import larger_rest, largest_of_window, no_steps
 from tracekit.rules import RULES, low_mfu, rule
@@ -113,8 +113,7 @@ def _named(facts: Facts, finding: Finding) -> Verdict:
 def _hidden(facts: Facts) -> Judgement:
     ranks = facts.hidden_ranks
     most = max(r["hidden_ratio"] for r in facts.of("hidden_kernels") if r["hidden_ratio"])
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell what computes and what communicates: on {plural(len(ranks), 'rank')} up to "
         f"{share(most)} of the device time ran in CUDA graphs that were recorded as a whole.",
         f"capture again with {HIDDEN_CAPTURE}",
@@ -150,8 +149,7 @@ def _missing(
         return Judgement(
             Verdict(kind="not_enough_data", finding=stated.id, sentence=says), advice
         )  # fmt: skip
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell: {share(waiting)} of the step is communication that nothing hides, and "
         f"{plural(len(missing), 'rank')} that it may be waiting for {_why_absent(facts)}.",
         advice,
@@ -187,8 +185,7 @@ def _too_short(facts: Facts, limits: ReportThresholds) -> Judgement | None:
     count = len(facts.steps)
     if count >= limits.min_steps_count:
         return None
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell from {plural(count, 'steady step')} "
         f"({seconds(facts.steps.step_ns / 1e9)}): nothing stands out in it.",
         "profile five or more steps after warm-up",
@@ -199,8 +196,7 @@ def _failed(paths: Sequence[str]) -> Judgement | None:
     if not paths:
         return None
     more = f" and {plural(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell: tracekit itself failed on {paths[0]}{more}; "
         "what else was read shows no fault.",
         "report the bug: the place is in the input's issues (--format json)",
@@ -212,8 +208,7 @@ def _unread(facts: Facts) -> Judgement | None:
     paths = facts.job.unread
     if not paths:
         return None
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell yet: {plural(len(paths), 'file')} were left for want of time; "
         "what was read shows no fault.",
         "run the same command again: it goes on with the files that are left",
@@ -277,8 +272,7 @@ def _inherent(
         about += f", {share(exposed)} of it {more}communication that nothing hides"
     tells_who = {r.name for r in RULES if "lateness" in r.symptom_of}
     if has_waiting and not is_whole and tells_who.isdisjoint(rules_run):
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             f"Cannot tell: {seconds(steps.step_ns / 1e9)} a step{about}, and with parts of the "
             "traces missing it cannot be said who waits for whom.",
             "give the whole traces again; --all lists the files that break off",

@@ -10,7 +10,7 @@ from tracekit.findings import Finding, Severity
 from tracekit.report import signals
 from tracekit.report.benchmarks import benchmarks_alone, cut_benchmark
 from tracekit.report.history import log_alone, summary_of
-from tracekit.report.judgement import Judgement, ReportThresholds, say
+from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules import RULES, ras_hang, rule, stack_hang
 from tracekit.rules.base import Facts, Row
 from tracekit.wording import plural, safe, seconds, share, some
@@ -52,11 +52,7 @@ def no_steps(
         seen = (
             plural(warm, "warm-up step") + " and " + plural(facts.steps.partial_count, "cut step")
         )
-        return say(
-            "not_enough_data",
-            f"Cannot tell: the traces hold {seen} and no steady one.",
-            CAPTURE_STEPS,
-        )
+        return cannot_tell(f"Cannot tell: the traces hold {seen} and no steady one.", CAPTURE_STEPS)
     windows = [r for r in facts.of("overlap") if r["span_ns"]]
     if windows:
         return _window_alone(facts, windows, limits)
@@ -75,28 +71,22 @@ def no_steps(
     if any(facts.of(query) for query in COUNTER_QUERIES):
         return _counters_alone(facts, rules_run, findings)
     if facts.of("host_pressure"):
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             "Cannot tell: there are only counters of hosts, and what a host lacked counts where "
             "the job was slow meanwhile.",
             "give the job's training log beside them, or profile five or more steps while they "
             "are read",
         )
     if facts.ranks:
-        return say(
-            "not_enough_data",
-            "Cannot tell: the traces hold no work of a device.",
-            CAPTURE_DEVICES,
-        )
+        return cannot_tell("Cannot tell: the traces hold no work of a device.", CAPTURE_DEVICES)
     if facts.of("nccl_signals"):
         return _nccl_errors(facts)
     if facts.of(stack_hang.QUERY):
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             "Cannot tell: there are only stacks of processes, and they show no hang.",
             stack_hang.AGAIN,
         )
-    return say("not_enough_data", "Cannot tell: no file holds a usable trace.", CAPTURE_STEPS)
+    return cannot_tell("Cannot tell: no file holds a usable trace.", CAPTURE_STEPS)
 
 
 def largest_of_window(findings: Sequence[Finding]) -> Finding | None:
@@ -170,8 +160,7 @@ def _window_alone(facts: Facts, rows: Sequence[Row], limits: ReportThresholds) -
         return unexplained
     steady = facts.over_windows
     if steady is None or steady.steps.median_parts is None:
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             f"Cannot tell what a step costs: the traces mark no steps. Over {window.words}.",
             CAPTURE_STEPS,
         )
@@ -181,8 +170,7 @@ def _window_alone(facts: Facts, rows: Sequence[Row], limits: ReportThresholds) -
             return _of_it(facts, window, word, limits)
     has_waiting = usual.exposed_comm >= limits.min_waiting_ratio * usual.dur
     if has_waiting and facts.missing_ranks:
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             f"Cannot tell: {plural(len(facts.missing_ranks), 'rank')} that its communication may "
             f"be waiting for {facts.missing_state}. Over {window.words}.",
             facts.missing_advice,
@@ -268,8 +256,7 @@ def _nccl_alone(facts: Facts) -> Judgement:
         only, read = f"there are only NCCL's logs and counters, {_shown(facts)}", "them"
     else:
         only, read = "there is only what NCCL logged", "it"
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell what a step costs: {only}, and the rules that read {read} found no fault.",
         CAPTURE_STEPS,
     )
@@ -302,8 +289,7 @@ def _nccl_errors(facts: Facts) -> Judgement:
     """Lines of NCCL without a communicator: the errors that they name, if any."""
     errors = signals.errors_of(facts)
     if not errors:
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             "Cannot tell: what NCCL logged names no communicator and no error"
             f"{_on_sockets(facts)}.",
             "keep the job's whole output, with NCCL_DEBUG=INFO",
@@ -311,8 +297,7 @@ def _nccl_errors(facts: Facts) -> Judgement:
     rows = [r for r in facts.of("nccl_signals") if r["severity"] == "error"]
     hosts = sorted({safe(str(r["node"])) for r in rows if r["node"] is not None})
     where = f" on {some(hosts)}" if hosts else ""
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell which process failed first: NCCL's log names errors{where}: "
         f"{'; '.join(errors)}.",
         "look at the first of these errors (tracekit query RUN nccl_signals), and give the "
@@ -323,9 +308,8 @@ def _nccl_errors(facts: Facts) -> Judgement:
 def _records_alone(facts: Facts) -> Judgement:
     if all(r["kind"] == "nccl_ras" for r in facts.of("comm_records")):
         says, advice = ras_hang.told(facts)
-        return say("not_enough_data", f"Cannot tell: {says}", advice)
-    return say(
-        "not_enough_data",
+        return cannot_tell(f"Cannot tell: {says}", advice)
+    return cannot_tell(
         "Cannot tell: records of communication alone, and the rules that read them found no fault.",
         "add the dumps of all ranks (/tmp/nccl_trace_rank_*), or their traces",
     )
@@ -337,8 +321,7 @@ def _counters_alone(
     """Counters without a trace: what the rules that could read them found, if any could."""
     loads = {row["load"] for row in facts.of("counter_profile")}
     if loads == {"idle"} and not findings:
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             "No work is seen: there are only counters, and nothing runs in what they cover."
             f"{_loads(facts)}",
             "look why nothing runs (the job's log, its queue), or give readings of while it ran",
@@ -348,23 +331,19 @@ def _counters_alone(
     if readers & set(rules_run):
         sentence = f"Cannot tell what a step costs: {only}, and the rules that could read them"
         what = "nothing above a note" if findings else "no fault"
-        return say(
-            "not_enough_data",
-            f"{sentence} found {what}.{_loads(facts)}{_stated(facts)}",
-            CAPTURE_STEPS,
+        return cannot_tell(
+            f"{sentence} found {what}.{_loads(facts)}{_stated(facts)}", CAPTURE_STEPS
         )
     # Levels of ports (gauges) may have been read often: what only grows is what rules wait for.
     counted = [*facts.of("gpu_counters"), *facts.of("port_counters")]
     rows = counted or facts.of("port_levels")
     if all((row["samples_count"] or 0) <= 1 for row in rows):
-        return say(
-            "not_enough_data",
+        return cannot_tell(
             "Cannot tell: there are only counters, each read once. What they count began at a time "
             "that nobody knows; how much of it is the job's only a second reading shows.",
             "read them again while the job runs, and give both: tracekit capture --what nic,dcgm",
         )
-    return say(
-        "not_enough_data",
+    return cannot_tell(
         f"Cannot tell: {only}, and none that a rule reads.{_loads(facts)}{_stated(facts)}",
         "capture those that rules read: tracekit capture --what nic,dcgm",
     )

@@ -93,13 +93,12 @@ def _judge(
         f"{safe(host)}: {len(bad)} of {plural(len(tested), 'pair')} with it in {safe(name)} are "
         f"bad ({', '.join(parts)}); pairs without it reach {median(others) / 1e9:.1f} GB/s.",
         [
-            Evidence(
+            Evidence.ratio(
                 "bad pairs of the host",
                 len(bad) / len(tested),
-                "ratio",
-                threshold=limits.min_bad_ratio,
-                query="nccl_bench",
-                rows=facts.places(bad, unit="line "),
+                limits.min_bad_ratio,
+                "nccl_bench",
+                facts.places(bad, unit="line "),
             ),
             *(
                 Evidence(

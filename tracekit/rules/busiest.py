@@ -139,13 +139,8 @@ def _memory(
     grown = next((growth[c] for c in GROWN if c in growth and growth[c]["growth"]), None)
     if grown is not None:
         name = GROWN[str(grown["counter"])]
-        evidence = Evidence(
-            f"{name} while the job ran",
-            float(grown["growth"]),
-            "count",
-            threshold=1.0,
-            query=gpus.GROWTH,
-            rows=facts.readings([grown]),
+        evidence = Evidence.count(
+            f"{name} while the job ran", grown["growth"], 1.0, gpus.GROWTH, facts.readings([grown])
         )
         return [(f"it has {name}", evidence)]
     if event is None:

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import share, some
 
@@ -143,20 +143,15 @@ def _finding(
         )
     says += "." if lasts else " (in so few readings: it may be a moment)."
     evidence = [
-        Evidence(
+        Evidence.ratio(
             "power over its limit, of the waiting GPU with most",
             power / limit,
-            "ratio",
-            threshold=limits.max_power_ratio,
-            query=gpus.COUNTERS,
-            rows=facts.readings([worst["power"]]),
+            limits.max_power_ratio,
+            gpus.COUNTERS,
+            facts.readings([worst["power"]]),
         ),
-        Evidence(
-            "utilisation, of the waiting GPU with least",
-            busy,
-            "ratio",
-            threshold=limits.min_busy_ratio,
-            query=gpus.COUNTERS,
+        Evidence.ratio(
+            "utilisation, of the waiting GPU with least", busy, limits.min_busy_ratio, gpus.COUNTERS
         ),
     ]
     ranks = sorted({int(r["rank"]) for r in idle if r["rank"] is not None})
@@ -181,15 +176,13 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="busy-waiting",
     summary="GPUs count as busy and draw next to nothing: they wait for somebody.",
     owner="framework",
     thresholds=BusyWaitingThresholds(),
     queries=(gpus.COUNTERS,),
-    optional=gpus.GIVEN,
     evaluate=evaluate,
     needs=NEEDS,
-    topic="GPU health",
     symptom_of=("a lost member",),
 )

@@ -72,13 +72,12 @@ def _finding(
         ),
         f"The cable{'' if one else 's'} {which} run{'s' if one else ''} at {_shown(worst)}.",
         (
-            Evidence(
+            Evidence.ratio(
                 "speed of the slowest of these cables over what it could be",
                 _ratio(worst) or 0.0,
-                "ratio",
-                threshold=limits.max_cable_speed_ratio,
-                query="reduced_cables",
-                rows=facts.places(rows, unit="line "),
+                limits.max_cable_speed_ratio,
+                "reduced_cables",
+                facts.places(rows, unit="line "),
             ),
         ),
         by=["counters"],

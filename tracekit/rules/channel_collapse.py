@@ -30,14 +30,14 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.nccl_facts import (
     Member,
     Nccl,
     Signal,
     log_scope,
     majority,
-    nccl_of,
+    nccl_rule,
     no_logs,
     number,
 )
@@ -63,7 +63,7 @@ class ChannelCollapseThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: ChannelCollapseThresholds) -> RuleOutcome:
     """Compare within communicators, between logs, and with the stated topology."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     if not nccl.members:
         return no_logs(facts)
     between = _between_logs(facts, nccl, limits)
@@ -339,15 +339,13 @@ def _low(
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="channel-collapse",
     summary="NCCL uses far fewer channels than the GPUs allow.",
     owner="platform",
     thresholds=ChannelCollapseThresholds(),
     queries=("nccl_comms", "nccl_signals", "nccl_bench"),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     explains=("slow transfers within hosts",),
     bound="communication",
     states="cause",

@@ -26,8 +26,8 @@ from collections import defaultdict
 from itertools import chain
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, Signal, log_scope, majority, nccl_of, no_logs
+from tracekit.rules.base import Facts, RuleOutcome
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, Signal, log_scope, majority, nccl_rule, no_logs
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, safe
 
@@ -55,7 +55,7 @@ class ConfigMismatchThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: ConfigMismatchThresholds) -> RuleOutcome:
     """Versions, settings and networks over the processes of each communicator."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     warned = nccl.of("version_mismatch")
     if not nccl.members and not warned:
         return no_logs(facts)
@@ -148,7 +148,7 @@ def _warned(facts: Facts, nccl: Nccl, warned: list[Signal]) -> Finding:
     return facts.finding(
         log_scope(hosts=sorted({safe(s.node) for s in warned if s.node is not None})),
         "NCCL warns that the ranks run different NCCL versions.",
-        [nccl.evidence("warnings", sum(s.count for s in warned), "lines", "nccl_signals", warned)],
+        nccl.lines("warnings", warned),
         by=["log"],
         basis="NCCL's own warning",
         least=Severity.MINOR,
@@ -156,15 +156,13 @@ def _warned(facts: Facts, nccl: Nccl, warned: list[Signal]) -> Finding:
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="config-mismatch",
     summary="Ranks of one job run different NCCL versions, settings or networks.",
     owner="platform",
     thresholds=ConfigMismatchThresholds(),
     queries=("nccl_comms", "nccl_signals"),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     explains=("slow transfers within hosts", "slow transfers between hosts"),
     states="cause",
 )

@@ -33,7 +33,7 @@ Source
 from __future__ import annotations
 
 from tracekit.rules import hosts
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 
 LACKS = (
     hosts.Lack("quota", "ran out of their CPU quota", "its periods", is_own=True),
@@ -42,11 +42,7 @@ LACKS = (
 )
 
 
-class CpuThrottledThresholds(hosts.HostThresholds):
-    """When want of CPU is why ranks are late."""
-
-
-def evaluate(facts: Facts, limits: CpuThrottledThresholds) -> RuleOutcome:
+def evaluate(facts: Facts, limits: hosts.HostThresholds) -> RuleOutcome:
     """One finding a host whose ranks are late, or in whose stretches the job is slow."""
     return hosts.judged(
         facts,
@@ -65,16 +61,12 @@ def evaluate(facts: Facts, limits: CpuThrottledThresholds) -> RuleOutcome:
     )
 
 
-RULE = Rule(
+RULE = hosts.rule(
     name="cpu-throttled",
     summary="Ranks are late because their host gives them too little CPU.",
     owner="platform",
-    thresholds=CpuThrottledThresholds(),
+    thresholds=hosts.HostThresholds(),
     queries=hosts.QUERIES_READ,
-    kernel_queries=hosts.KERNEL_QUERIES,
     evaluate=evaluate,
-    needs=hosts.NEEDS,
-    topic="what hosts lack",
     explains=("waiting", "lateness", "latency", "late input"),
-    absorbs=("slow host",),
 )

@@ -26,8 +26,8 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
+from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_rule, no_logs
 from tracekit.rules.nearness import TOPOLOGY, listed_nics, nearness
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, share
@@ -50,7 +50,7 @@ class CrossRailTrafficThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: CrossRailTrafficThresholds) -> RuleOutcome:
     """Connections whose ends are on different rails."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     warned = nccl.of("rail_mismatch")
     if not nccl.members and not warned:
         return no_logs(facts)
@@ -148,27 +148,14 @@ def _finding(
                 "nccl_rails",
                 threshold=limits.min_crossing_ratio,
             ),
+            *nccl.lines("warnings of NCCL", warned),
             *(
                 [
-                    nccl.evidence(
-                        "warnings of NCCL",
-                        sum(s.count for s in warned),
-                        "lines",
-                        "nccl_signals",
-                        warned,
-                    )
-                ]
-                if warned
-                else []
-            ),
-            *(
-                [
-                    Evidence(
+                    Evidence.ratio(
                         "communication that nothing hides, of the time",
                         exposed,
-                        "ratio",
-                        threshold=limits.min_exposed_ratio,
-                        query="overlap",
+                        limits.min_exposed_ratio,
+                        "overlap",
                     )
                 ]
                 if exposed is not None and is_costly
@@ -188,7 +175,7 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="cross-rail-traffic",
     summary="Traffic between machines enters the fabric on one rail and leaves it on another.",
     owner="network",
@@ -196,8 +183,6 @@ RULE = Rule(
     queries=("nccl_comms", "nccl_rails", "nccl_signals", "overlap", TOPOLOGY),
     kernel_queries=("overlap",),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     bound="communication",
     states="cause",
 )

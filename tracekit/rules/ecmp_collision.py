@@ -33,7 +33,7 @@ from dataclasses import replace
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, share
 
@@ -127,20 +127,18 @@ def _finding(
     shown = [p for p in uplinks if p.link in (busiest, idlest)]
     rows = [r for p in shown for r in p.of(["tx_bytes"], "tx")]
     evidence = (
-        Evidence(
+        Evidence.ratio(
             "bytes of the busiest uplink over the mean",
             skew,
-            "ratio",
-            threshold=limits.min_skew_ratio,
-            query="port_counters",
-            rows=facts.readings(rows),
+            limits.min_skew_ratio,
+            "port_counters",
+            facts.readings(rows),
         ),
-        Evidence(
+        Evidence.ratio(
             "bytes of the least used uplink over the mean",
             idle,
-            "ratio",
-            threshold=limits.max_idle_ratio,
-            query="port_counters",
+            limits.max_idle_ratio,
+            "port_counters",
         ),
     )
     short_ns = port_losses.open_price(facts, below).short_ns
@@ -170,7 +168,7 @@ def _finding(
     return port_losses.left_open(facts, finding) if is_open else finding
 
 
-RULE = Rule(
+RULE = at.rule(
     name="ecmp-collision",
     summary="A switch puts the flows of two uplinks on one.",
     owner="network",
@@ -179,7 +177,6 @@ RULE = Rule(
     kernel_queries=at.SHARED_QUERIES,
     evaluate=evaluate,
     needs=NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness"),
     states="shared link",
 )

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
 
@@ -136,14 +136,12 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = at.rule(
     name="ecn-congestion",
     summary="Packets are marked as having met congestion, and steps are slower for it.",
     owner="network",
     thresholds=EcnCongestionThresholds(),
     queries=("step_breakdown", "hidden_kernels", *at.QUERIES),
     evaluate=evaluate,
-    needs=at.NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness"),
 )

@@ -160,22 +160,20 @@ class Excess:
         """The parts behind it, with their places."""
         where = f" in `{short(self.path)}`" if self.path else ""
         return (
-            Evidence(
+            Evidence.seconds(
                 f"time of rank {self.rank} beyond its peers'{where}, mean step",
-                self.total_ns / 1e9,
-                "s",
-                threshold=self.limits.min_place_ratio * self.delay_ns / 1e9,
-                query=QUERY,
-                rows=facts.places(self.rows),
+                self.total_ns,
+                self.limits.min_place_ratio * self.delay_ns,
+                QUERY,
+                facts.places(self.rows),
             ),
             *(
-                Evidence(
+                Evidence.seconds(
                     f"{label(row)}: beyond its peers', mean step",
-                    float(row["excess_ns"]) / 1e9,
-                    "s",
-                    threshold=self.limits.min_excess_mads * float(row["spread_ns"]) / 1e9,
-                    query=QUERY,
-                    rows=facts.places([row]),
+                    row["excess_ns"],
+                    self.limits.min_excess_mads * float(row["spread_ns"]),
+                    QUERY,
+                    facts.places([row]),
                 )
                 for row in self.rows[:3]
             ),

@@ -114,14 +114,10 @@ def _finding(
         f"{microbatches} microbatches make {share(theory)}: {seconds(excess_ns / 1e9)} a step "
         f"is more than the schedule needs{_hand_over_words(beyond_ns)}.",
         (
-            Evidence(
-                "idle over window",
-                measured,
-                "ratio",
-                threshold=limits.min_theory_ratio * theory,
-                query="bubble",
+            Evidence.ratio(
+                "idle over window", measured, limits.min_theory_ratio * theory, "bubble"
             ),
-            Evidence("idle over window that the schedule makes", theory, "ratio", query="bubble"),
+            Evidence.ratio("idle over window that the schedule makes", theory, None, "bubble"),
             *_beyond_evidence(limits, beyond_ns, step_ns),
         ),
         by=["GPU timeline"],
@@ -149,12 +145,11 @@ def _beyond_evidence(
     if beyond_ns is None:
         return ()
     return (
-        Evidence(
+        Evidence.seconds(
             "a step's idle time beyond the schedule and fast hand-overs, by replay",
-            beyond_ns / 1e9,
-            "s",
-            threshold=limits.min_beyond_ratio * step_ns / 1e9,
-            query="bubble",
+            beyond_ns,
+            limits.min_beyond_ratio * step_ns,
+            "bubble",
         ),
     )
 

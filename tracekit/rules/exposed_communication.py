@@ -91,17 +91,17 @@ def _finding(
                 threshold=limits.min_exposed_ratio * step_s,
                 query="step_breakdown",
             ),
-            Evidence(
+            Evidence.seconds(
                 "exposed communication of the rank with least",
-                min(exposed.values()) / 1e9,
-                "s",
-                query="step_breakdown",
+                min(exposed.values()),
+                None,
+                "step_breakdown",
             ),
-            Evidence(
+            Evidence.seconds(
                 "exposed communication of the rank with most",
-                max(exposed.values()) / 1e9,
-                "s",
-                query="step_breakdown",
+                max(exposed.values()),
+                None,
+                "step_breakdown",
             ),
             *split_evidence,
         ),
@@ -141,11 +141,8 @@ def _by_op(facts: Facts) -> tuple[str, tuple[Evidence, ...]]:
     largest = sorted(total.items(), key=lambda item: (-item[1], item[0]))[:3]
     words = ", ".join(f"{op} {share(ns / everything)}" for op, ns in largest)
     evidence = tuple(
-        Evidence(
-            f"share of {op} in exposed communication",
-            ns / everything,
-            "ratio",
-            query="exposed_comm_by_op",
+        Evidence.ratio(
+            f"share of {op} in exposed communication", ns / everything, None, "exposed_comm_by_op"
         )
         for op, ns in largest
     )

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 
 
@@ -138,14 +138,12 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = at.rule(
     name="fabric-misconfigured",
     summary="Ports of the job are set up differently.",
     owner="network",
     thresholds=FabricMisconfiguredThresholds(),
     queries=("step_breakdown", *at.QUERIES, "port_levels"),
     evaluate=evaluate,
-    needs=at.NEEDS,
     cap=Severity.NOTE,
-    topic="links, packet loss, pause",
 )

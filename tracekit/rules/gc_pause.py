@@ -31,10 +31,6 @@ from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 
 
-class GcPauseThresholds(StallThresholds):
-    """When collecting garbage is a stall: the defaults of all stalls."""
-
-
 def _says(stall: StallSummary) -> str:
     verb = "stops" if stall.subject.startswith("Rank ") else "stop"
     return (
@@ -58,7 +54,7 @@ TEXT = StallText(
 )
 
 
-def evaluate(facts: Facts, limits: GcPauseThresholds) -> RuleOutcome:
+def evaluate(facts: Facts, limits: StallThresholds) -> RuleOutcome:
     """The ranks whose collections delay the job."""
     return evaluate_stalls(facts, limits, TEXT)
 
@@ -67,7 +63,7 @@ RULE = Rule(
     name="gc-pause",
     summary="Python garbage collection stops a rank, and all others wait for it.",
     owner="framework",
-    thresholds=GcPauseThresholds(),
+    thresholds=StallThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
     judges_windows=True,

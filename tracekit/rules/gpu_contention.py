@@ -32,7 +32,7 @@ from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, some
 
@@ -115,13 +115,12 @@ def _has_more(
 
 
 def _by_processes(facts: Facts, limits: GpuContentionThresholds, row: Row) -> Finding:
-    evidence = Evidence(
+    evidence = Evidence.count(
         "processes that compute on it",
-        float(row["max_value"]),
-        "count",
-        threshold=float(limits.min_processes_count),
-        query=gpus.COUNTERS,
-        rows=facts.readings([row]),
+        row["max_value"],
+        limits.min_processes_count,
+        gpus.COUNTERS,
+        facts.readings([row]),
     )
     names = _names(facts, row)
     said = (
@@ -171,17 +170,14 @@ def _made(facts: Facts, row: Row, summary: str, evidence: Evidence) -> Finding:
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="gpu-contention",
     summary="Another program computes on a GPU of the job.",
     owner="platform",
     thresholds=GpuContentionThresholds(),
     queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.COUNTERS, gpus.THROTTLE, "gpu_processes"),
     kernel_queries=gpus.TRACE_QUERIES,
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
-    topic="GPU health",
     explains=("waiting", "lateness", "odd GPU"),
     absorbs=("slow GPU",),
 )

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed, plural
 
@@ -109,46 +109,37 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
     )
     severity = Severity.CRITICAL if is_fatal else Severity.MINOR if xids else Severity.NOTE
     evidence = [
-        Evidence(
+        Evidence.count(
             f"messages of XID {number}",
-            float(sum(1 for r in xids if r["xid"] == number)),
-            "count",
-            query=gpus.EVENTS,
-            rows=facts.readings([r for r in xids if r["xid"] == number][:3]),
+            sum(1 for r in xids if r["xid"] == number),
+            None,
+            gpus.EVENTS,
+            facts.readings([r for r in xids if r["xid"] == number][:3]),
         )
         for number in list(dict.fromkeys(r["xid"] for r in xids))[:3]
     ]
     evidence += [
-        Evidence(
+        Evidence.count(
             str(r["counter"]),
-            float(r["growth"]),
-            "count",
-            threshold=float(limits.min_errors_count),
-            query=gpus.GROWTH,
-            rows=facts.readings([r]),
+            r["growth"],
+            limits.min_errors_count,
+            gpus.GROWTH,
+            facts.readings([r]),
         )
         for r in grown
     ]
     evidence += [
-        Evidence(
+        Evidence.count(
             f"{r['counter']}, one reading",
-            float(r["last_value"]),
-            "count",
-            threshold=float(limits.min_errors_count),
-            query=gpus.GROWTH,
-            rows=facts.readings([r]),
+            r["last_value"],
+            limits.min_errors_count,
+            gpus.GROWTH,
+            facts.readings([r]),
         )
         for r in standing
     ]
     evidence += [
-        Evidence(
-            str(r["counter"]),
-            float(r["max_value"]),
-            "count",
-            threshold=1.0,
-            query=gpus.COUNTERS,
-            rows=facts.readings([r]),
-        )
+        Evidence.count(str(r["counter"]), r["max_value"], 1.0, gpus.COUNTERS, facts.readings([r]))
         for r in flags
     ]
     has_both = bool(xids) and bool(grown or standing or flags)
@@ -167,17 +158,14 @@ def _finding(facts: Facts, limits: GpuMemoryFaultThresholds, rows: Sequence[Row]
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="gpu-memory-fault",
     summary="A GPU reports that its memory, its firmware or itself has failed.",
     owner="hardware",
     thresholds=GpuMemoryFaultThresholds(),
     queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS),
     kernel_queries=gpus.TRACE_QUERIES,
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
-    topic="GPU health",
     explains=("waiting", "lateness"),
     absorbs=("slow GPU",),
 )

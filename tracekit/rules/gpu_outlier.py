@@ -28,7 +28,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed
 
@@ -124,17 +124,14 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="gpu-outlier",
     summary="A GPU is unlike its peers in temperature or power; nothing says that it is at fault.",
     owner="hardware",
     thresholds=GpuOutlierThresholds(),
     queries=("step_breakdown", gpus.COUNTERS),
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
     cap=Severity.NOTE,
-    topic="GPU health",
     symptom_of=("odd GPU",),
     same="devices",
 )

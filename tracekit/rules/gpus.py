@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Unpack
 
@@ -19,7 +20,7 @@ from tracekit.findings import (
     severity_of,
 )
 from tracekit.rules import pipeline
-from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.facts import Advice
 from tracekit.rules.lateness.limits import ReplayThresholds
 from tracekit.rules.lateness.replayed import replayed
@@ -36,6 +37,8 @@ GIVEN = dict.fromkeys(
     (COUNTERS, THROTTLE, GROWTH, EVENTS), "which GPU counters were given, to say what is missing"
 )
 """What ``lacking_counters`` asks, as optional queries of a rule; those that it needs say more."""
+rule = partial(Rule, topic="GPU health", needs=NEEDS, optional=GIVEN)
+"""A rule over GPU counters, with what these declare alike."""
 TRACE_QUERIES = ("straggler", "comm_summary", "stage_balance")
 """What ``cost`` asks besides the steps; CUDA graphs hide it."""
 
@@ -165,12 +168,8 @@ def current_events(facts: Facts, xids: frozenset[int]) -> list[Row]:
 def event_evidence(facts: Facts, row: Row, count: int = 1) -> Evidence:
     """How many messages of an XID there were, with what the number means and where one stands."""
     number = int(row["xid"])
-    return Evidence(
-        f"messages of XID {number} ({XIDS[number]})",
-        float(count),
-        "count",
-        query=EVENTS,
-        rows=facts.readings([row]),
+    return Evidence.count(
+        f"messages of XID {number} ({XIDS[number]})", count, None, EVENTS, facts.readings([row])
     )
 
 
@@ -222,25 +221,19 @@ def held_evidence(
     words = f"{share(held)} of the {of}"
     if not by_counter and row["samples_count"] < limits.min_active_count:
         words = "in its only reading" if row["samples_count"] == 1 else "in both of its readings"
-    return words, Evidence(
+    return words, Evidence.ratio(
         f"{name}, share of the {of}",
         held,
-        "ratio",
-        threshold=limits.min_held_ratio if by_counter else limits.min_active_ratio,
-        query=THROTTLE,
-        rows=facts.readings(rows or [row]),
+        limits.min_held_ratio if by_counter else limits.min_active_ratio,
+        THROTTLE,
+        facts.readings(rows or [row]),
     )
 
 
 def beside_peers(facts: Facts, what: str, ratio: float, limit: float, row: Row) -> Evidence:
     """A counter of a GPU over its peers'."""
-    return Evidence(
-        f"{what} peers', median moment",
-        ratio,
-        "ratio",
-        threshold=limit,
-        query=COUNTERS,
-        rows=facts.readings([row]),
+    return Evidence.ratio(
+        f"{what} peers', median moment", ratio, limit, COUNTERS, facts.readings([row])
     )
 
 
@@ -306,12 +299,8 @@ def cost(facts: Facts, ranks: Sequence[int]) -> Cost | None:
     waited = median(m.exposed_comm for m in others) - min(m.exposed_comm for m in mine)
     measured = max(0.0, min(longer, waited))
     cost = replayed(facts, wanted & set(means), measured, limits)
-    evidence = Evidence(
-        "computing time over its peers' median",
-        worst,
-        "ratio",
-        threshold=limits.min_computing_ratio,
-        query="straggler",
+    evidence = Evidence.ratio(
+        "computing time over its peers' median", worst, limits.min_computing_ratio, "straggler"
     )
     return Cost(facts.impact(cost), evidence)
 

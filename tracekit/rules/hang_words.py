@@ -141,7 +141,7 @@ def stopped(
     return facts.finding(
         facts.scope(list(blamed), []),
         says,
-        (Evidence(name, float(len(ranks)), "count", query=query, rows=rows),),
+        (Evidence.count(name, len(ranks), None, query, rows),),
         by=by,
         basis=basis,
         least=Severity.CRITICAL,
@@ -203,12 +203,12 @@ def disagreeing(
         facts.scope(named if is_global else [], []),
         f"Ranks {ranges(ranks)} are at call {sequence}{name} and their {differs}.{other}",
         (
-            Evidence(
+            Evidence.count(
                 "members that disagree or are agreed against",
-                float(len(ranks)),
-                "count",
-                query=query or ("flight_calls" if "joined_ranks" in rows[0] else "watchdog"),
-                rows=facts.places(rows),
+                len(ranks),
+                None,
+                query or ("flight_calls" if "joined_ranks" in rows[0] else "watchdog"),
+                facts.places(rows),
             ),
         ),
         by=["log"],

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Scope, Severity, When, severity_of
-from tracekit.rules.base import NO_STEPS, Facts, Row, RuleOutcome
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, where_it_lies
 from tracekit.rules.facts import Advice
@@ -42,6 +43,14 @@ QUERIES_READ = (
 )
 KERNEL_QUERIES = ("straggler", "late_steps", "match_coverage", "comm_summary", ABSENT_WAITS, EXCESS)
 """Without which nobody is late; the log's stretches need none."""
+rule = partial(
+    Rule,
+    topic="what hosts lack",
+    needs=NEEDS,
+    kernel_queries=KERNEL_QUERIES,
+    absorbs=("slow host",),
+)
+"""A rule over what a host gives too little of, with what these declare alike."""
 TOPIC_NEEDS = "traces of the ranks, or a training log with times, beside the hosts' counters"
 
 
@@ -306,22 +315,20 @@ def _late_finding(
         f"{'is' if len(ranks) == 1 else 'are'} late{usual}: the others wait "
         f"{waiting(facts, cost)}.",
         (
-            Evidence(
+            Evidence.ratio(
                 f"tasks {worst.lack.words}, share of {worst.lack.of} in the late steps, beyond "
                 "what is usual",
                 worst.ratio - (worst.usual_ratio or 0.0),
-                "ratio",
-                threshold=limits.min_explained_ratio * worst.needed_ratio,
-                query=STEPS,
-                rows=facts.readings(worst.rows),
+                limits.min_explained_ratio * worst.needed_ratio,
+                STEPS,
+                facts.readings(worst.rows),
             ),
             *(
-                Evidence(
+                Evidence.seconds(
                     f"exposed delay by rank {member.rank}, mean step",
-                    delay_ns(member) / 1e9,
-                    "s",
-                    threshold=limits.min_cost_ratio * facts.steps.step_ns / 1e9,
-                    query="late_steps" if member.is_matched else "step_breakdown",
+                    delay_ns(member),
+                    limits.min_cost_ratio * facts.steps.step_ns,
+                    "late_steps" if member.is_matched else "step_breakdown",
                 )
                 for member in members
             ),
@@ -433,16 +440,15 @@ def _history_finding(
         f"{share(float(row['some_ratio']))} of {lack.of}, at other times "
         f"{share(float(row['usual_ratio']))}.",
         (
-            Evidence(
+            Evidence.ratio(
                 f"tasks {lack.words}, share of {lack.of} in the stretch, beyond any other as "
                 "long and beyond the other hosts",
                 beyond,
-                "ratio",
-                threshold=max(limits.min_waited_ratio, limits.min_explained_ratio * needed),
-                query=EPISODES,
-                rows=facts.readings([r for r, _, _ in rows]),
+                max(limits.min_waited_ratio, limits.min_explained_ratio * needed),
+                EPISODES,
+                facts.readings([r for r, _, _ in rows]),
             ),
-            Evidence("lost in the stretch, of its time", needed, "ratio", query=EPISODES),
+            Evidence.ratio("lost in the stretch, of its time", needed, None, EPISODES),
         ),
         by=("counters", "log"),
         basis="the host's counters and the training log agree in time; no trace shows whose ranks "

@@ -249,7 +249,7 @@ def _evidence(row: Row, limits: HotExpertThresholds) -> tuple[Evidence, ...]:
         ("other_ratio", f"compute of {rank} elsewhere, over its peers'", limits.max_other_ratio),
     )
     return tuple(
-        Evidence(what, float(row[name]), "ratio", threshold=limit, query="expert_load")
+        Evidence.ratio(what, float(row[name]), limit, "expert_load")
         for name, what, limit in said
         if row[name] is not None
     )

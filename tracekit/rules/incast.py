@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_links, port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.ecn_congestion import MARKS
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
@@ -137,13 +137,12 @@ def _finding(
         f"{share(dropped)} of its packets are dropped"
     )  # fmt: skip
     held = f", and {plural(len(senders), 'sender')} held back" if senders else ""
-    evidence = Evidence(
+    evidence = Evidence.ratio(
         "packets marked of all packets" if is_marked else "packets dropped of all packets",
         marked if is_marked else dropped,
-        "ratio",
-        threshold=limits.min_marked_ratio if is_marked else limits.min_dropped_ratio,
-        query="port_counters",
-        rows=facts.readings(rows),
+        limits.min_marked_ratio if is_marked else limits.min_dropped_ratio,
+        "port_counters",
+        facts.readings(rows),
     )
     return at.finding(
         facts,
@@ -161,7 +160,7 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = at.rule(
     name="incast",
     summary="Many senders reach one receiver at once.",
     owner="network",
@@ -176,8 +175,6 @@ RULE = Rule(
     ),
     kernel_queries=(*at.TRANSFER_QUERIES, "comm_summary", "straggler"),
     evaluate=evaluate,
-    needs=at.NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness", "pauses"),
     symptom_of=("bursts",),
 )

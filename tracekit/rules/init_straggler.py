@@ -26,14 +26,14 @@ from statistics import median
 
 from tracekit.findings import Candidates, Finding, Severity
 from tracekit.ranges import Ranges
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.nccl_facts import (
     CAPTURE,
     Member,
     Nccl,
     Signal,
     log_scope,
-    nccl_of,
+    nccl_rule,
     no_logs,
     number,
 )
@@ -60,7 +60,7 @@ class InitStragglerThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: InitStragglerThresholds) -> RuleOutcome:
     """Init timings of a communicator's ranks, and inits that did not end."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     if not nccl.members:
         return no_logs(facts)
     findings = []
@@ -165,14 +165,12 @@ def _late(
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="init-straggler",
     summary="A rank came late to the start of NCCL, or never.",
     owner="platform",
     thresholds=InitStragglerThresholds(),
     queries=("nccl_comms", "nccl_signals"),
     evaluate=evaluate,
-    needs="NCCL logs",
     cap=Severity.MAJOR,
-    topic="NCCL's transports and choices",
 )

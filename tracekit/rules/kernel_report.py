@@ -326,12 +326,8 @@ def _finding(facts: Facts, machine: str, kind: _Kind, told: _Told) -> Finding:
         Scope(hosts=hosts, devices=told.devices, identity_source="log"),
         f"The kernel of {machine} reports: {told.words}.",
         (
-            Evidence(
-                "reports",
-                float(_count(told.rows)),
-                "count",
-                query=QUERY,
-                rows=facts.places(told.rows, unit="line "),
+            Evidence.count(
+                "reports", _count(told.rows), None, QUERY, facts.places(told.rows, unit="line ")
             ),
         ),
         by=("log",),

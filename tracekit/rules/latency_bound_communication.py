@@ -182,12 +182,11 @@ def _finding(
         f"{seconds(total_ns / 1e9)} of each step ({share(total_ns / steps.step_ns)}) is the "
         f"latency of small messages that nothing hides: {what}.",
         tuple(
-            Evidence(
+            Evidence.seconds(
                 f"latency of {safe(str(o.kind or 'unknown'))} {o.op} a step, not hidden",
-                o.latency_ns / 1e9,
-                "s",
-                threshold=limits.min_step_ratio * steps.step_ns / 1e9,
-                query="group_bandwidth",
+                o.latency_ns,
+                limits.min_step_ratio * steps.step_ns,
+                "group_bandwidth",
             )
             for o in worst
         ),

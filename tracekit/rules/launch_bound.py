@@ -281,26 +281,23 @@ def _paced_finding(facts: Facts, limits: LaunchBoundThresholds, paced: list[Pace
         f"{seconds(steps.step_ns / 1e9)} step, and the GPUs wait {seconds(waiting_ns / 1e9)} of it "
         "for launches, their own or in collectives those of their peers.",
         (
-            Evidence(
+            Evidence.seconds(
                 "time of the step in which the host is not blocked, the least of all ranks",
-                hosts[0] / 1e9,
-                "s",
-                threshold=limits.min_busy_ratio * steps.step_ns / 1e9,
-                query="step_breakdown",
+                hosts[0],
+                limits.min_busy_ratio * steps.step_ns,
+                "step_breakdown",
             ),
-            Evidence(
+            Evidence.seconds(
                 "median delay from launch to start, the longest of all ranks",
-                ahead_ns / 1e9,
-                "s",
-                threshold=limits.max_ahead_ratio * steps.step_ns / 1e9,
-                query="launch_stats",
+                ahead_ns,
+                limits.max_ahead_ratio * steps.step_ns,
+                "launch_stats",
             ),
-            Evidence(
+            Evidence.seconds(
                 "waiting for launches, median rank",
-                waiting_ns / 1e9,
-                "s",
-                threshold=limits.min_waiting_ratio * steps.step_ns / 1e9,
-                query="comm_summary",
+                waiting_ns,
+                limits.min_waiting_ratio * steps.step_ns,
+                "comm_summary",
             ),
         ),
         by=["host ranges", "GPU timeline"],
@@ -326,33 +323,21 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
         f"({share(cost_ns / steps.step_ns)}) for the host to launch work{beside}; "
         f"the median kernel takes {seconds(kernel_ns / 1e9)}.",
         (
-            Evidence(
+            Evidence.seconds(
                 "GPU idle for want of a launch, median rank",
-                cost_ns / 1e9,
-                "s",
-                threshold=limits.min_step_ratio * steps.step_ns / 1e9,
-                query="idle_breakdown",
+                cost_ns,
+                limits.min_step_ratio * steps.step_ns,
+                "idle_breakdown",
             ),
-            Evidence(
+            Evidence.ratio(
                 "share of the idle time, median rank",
                 median(r.idle_share for r in bound),
-                "ratio",
-                threshold=limits.min_idle_ratio,
-                query="idle_breakdown",
+                limits.min_idle_ratio,
+                "idle_breakdown",
             ),
-            Evidence(
-                "median kernel",
-                kernel_ns / 1e9,
-                "s",
-                threshold=limits.max_kernel_ns / 1e9,
-                query="kernel_summary",
-            ),
-            Evidence(
-                "median delay from launch to start",
-                queue_ns / 1e9,
-                "s",
-                threshold=limits.max_queue_ns / 1e9,
-                query="launch_stats",
+            Evidence.seconds("median kernel", kernel_ns, limits.max_kernel_ns, "kernel_summary"),
+            Evidence.seconds(
+                "median delay from launch to start", queue_ns, limits.max_queue_ns, "launch_stats"
             ),
         ),
         by=["host ranges", "GPU timeline"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tracekit.findings import (
     Evidence,
@@ -14,12 +15,14 @@ from tracekit.findings import (
     When,
     severity_of,
 )
-from tracekit.rules.base import Facts, Row
+from tracekit.rules.base import Facts, Row, Rule
 from tracekit.rules.steps import utc
 
 NEEDS = "a training log: one line a step, or one for every few"
 NO_LOG = (NEEDS, "give the job's own log, or what its tracker keeps, beside the traces")
 """The need of rules that read a training log, and what supplies it."""
+log_rule = partial(Rule, topic="the job's history", needs=NEEDS, blames="nobody")
+"""A rule over a training log, with what these declare alike: what a job lost and nobody did."""
 SUMMARY_QUERY = "job_step_summary"
 EPISODES_QUERY = "slow_episode"
 

@@ -272,28 +272,25 @@ def _gemm_words(used: Waterfall) -> str:
 
 def _evidence(limits: LowMfuThresholds, used: Waterfall) -> tuple[Evidence, ...]:
     rows = [
-        Evidence(
+        Evidence.ratio(
             "model's operations over what the GPUs could do (MFU)",
             used.mfu_ratio,
-            "ratio",
-            threshold=limits.min_mfu_ratio,
-            query="step_breakdown",
+            limits.min_mfu_ratio,
+            "step_breakdown",
         )
     ]
     for part, part_s in used.parts.items():
         if part_s > 0:
             name = "the model's arithmetic at peak" if part == "useful" else WORDS[part]
-            rows.append(
-                Evidence(name, part_s, "s", query=_query_of(part))
-            )  # fmt: skip
+            rows.append(Evidence(name, part_s, "s", query=_query_of(part)))
     if used.gemm_ratio is not None:
         rows.append(
-            Evidence(
+            Evidence.ratio(
                 f"matrix products over the peak ({share(used.gemm_share_ratio or 0.0)} of "
                 "kernel time)",
                 used.gemm_ratio,
-                "ratio",
-                query="gemm_efficiency",
+                None,
+                "gemm_efficiency",
             )
         )
     return tuple(rows)
@@ -326,12 +323,11 @@ def _impossible(facts: Facts, limits: LowMfuThresholds, used: Waterfall) -> Find
         f"each step, but the GPU computed for {seconds(compute_s)} only: a field of model, "
         "batch, parallelism or hardware is wrong.",
         (
-            Evidence(
+            Evidence.ratio(
                 "arithmetic at peak over measured computing",
                 useful_s / compute_s if compute_s else 0.0,
-                "ratio",
-                threshold=limits.max_work_ratio,
-                query="step_breakdown",
+                limits.max_work_ratio,
+                "step_breakdown",
             ),
         ),
         by=["GPU timeline"],

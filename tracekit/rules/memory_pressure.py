@@ -32,16 +32,12 @@ Source
 from __future__ import annotations
 
 from tracekit.rules import hosts
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 
 LACKS = (hosts.Lack("memory", "waited for memory", "the time", is_own=True),)
 
 
-class MemoryPressureThresholds(hosts.HostThresholds):
-    """When want of memory is why ranks are late."""
-
-
-def evaluate(facts: Facts, limits: MemoryPressureThresholds) -> RuleOutcome:
+def evaluate(facts: Facts, limits: hosts.HostThresholds) -> RuleOutcome:
     """One finding a host whose ranks are late, or in whose stretches the job is slow."""
     return hosts.judged(
         facts,
@@ -60,16 +56,12 @@ def evaluate(facts: Facts, limits: MemoryPressureThresholds) -> RuleOutcome:
     )
 
 
-RULE = Rule(
+RULE = hosts.rule(
     name="memory-pressure",
     summary="Ranks are late because their host is short of memory.",
     owner="platform",
-    thresholds=MemoryPressureThresholds(),
+    thresholds=hosts.HostThresholds(),
     queries=hosts.QUERIES_READ,
-    kernel_queries=hosts.KERNEL_QUERIES,
     evaluate=evaluate,
-    needs=hosts.NEEDS,
-    topic="what hosts lack",
     explains=("waiting", "lateness", "latency", "late input"),
-    absorbs=("slow host",),
 )

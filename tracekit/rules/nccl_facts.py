@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import TypeVar, cast
 
 from tracekit.findings import Evidence, EvidenceRow, Scope
-from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.wording import ranges, safe
 
 CAPTURE = "tracekit capture --what nccl"
+NEEDS = "NCCL logs"
+nccl_rule = partial(Rule, topic="NCCL's transports and choices", needs=NEEDS)
+"""A rule over NCCL's logs, with what these declare alike."""
 M = TypeVar("M")
 
 Process = tuple[int, str | None, int | None]
@@ -226,20 +229,20 @@ class Nccl:
         """A number with the lines that it comes from."""
         return Evidence(name, value, unit, threshold=threshold, query=query, rows=self.places(at))
 
+    def lines(self, name: str, signals: Sequence[Signal]) -> tuple[Evidence, ...]:
+        """How many lines say it, and which; nothing where none does."""
+        many = sum(s.count for s in signals)
+        return (self.evidence(name, many, "lines", "nccl_signals", signals),) if signals else ()
+
     def places(self, at: Iterable[Member | Signal | Link]) -> tuple[EvidenceRow, ...]:
         """The lines in which these stand."""
         rows = ({"source_id": logged.source_id, "place": logged.place} for logged in at)
         return self.facts.places(rows, unit="line ")
 
 
-def nccl_of(facts: Facts) -> Nccl:
-    """The logs of these facts."""
-    return Nccl(facts)
-
-
 def no_logs(facts: Facts) -> RuleOutcome:
     """The outcome without NCCL logs."""
-    return facts.lacking("NCCL logs", CAPTURE)
+    return facts.lacking(NEEDS, CAPTURE)
 
 
 def log_scope(

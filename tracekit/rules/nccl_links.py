@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts
-from tracekit.rules.nccl_facts import Nccl, Signal, log_scope, nccl_of
+from tracekit.rules.nccl_facts import Nccl, Signal, log_scope
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, plural, safe, some
 
@@ -117,7 +117,7 @@ def _lost(facts: Facts, nccl: Nccl, host: str, signals: Sequence[Signal]) -> Fin
 
 def failures(facts: Facts, limits: FailureThresholds) -> list[Finding]:
     """One finding for the connections that broke, or else one a host that lost a port."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     failed, lost = roots(nccl), lost_ports(nccl)
     if not failed:
         return [_lost(facts, nccl, host, signals) for host, signals in sorted(lost.items())]

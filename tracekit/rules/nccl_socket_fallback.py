@@ -26,8 +26,8 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.nccl_facts import CAPTURE, Member, Nccl, Signal, log_scope, nccl_of, no_logs
+from tracekit.rules.base import Facts, RuleOutcome
+from tracekit.rules.nccl_facts import CAPTURE, Member, Nccl, Signal, log_scope, nccl_rule, no_logs
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural
 
@@ -42,7 +42,7 @@ class NcclSocketFallbackThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: NcclSocketFallbackThresholds) -> RuleOutcome:
     """Communicators that span machines over sockets."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     if not nccl.members:
         return no_logs(facts)
     spanning = nccl.spanning()
@@ -116,11 +116,7 @@ def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
                 "nccl_topology",
                 [*sockets, *nccl.of("network")],
             ),
-            *(
-                [nccl.evidence(why, sum(s.count for s in lines), "lines", "nccl_signals", lines)]
-                if lines
-                else []
-            ),
+            *nccl.lines(why, lines),
         ),
         by=["log"],
         basis="the log says so; whether the machines have a better network it does not",
@@ -137,15 +133,13 @@ def _finding(facts: Facts, nccl: Nccl, members: list[Member]) -> Finding:
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="nccl-socket-fallback",
     summary="NCCL talks between machines over TCP sockets.",
     owner="platform",
     thresholds=NcclSocketFallbackThresholds(),
     queries=("nccl_comms", "nccl_topology", "nccl_signals"),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     explains=("slow transfers between hosts",),
     bound="communication",
     states="cause",

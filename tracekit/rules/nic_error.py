@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed
 
@@ -106,15 +106,12 @@ def _finding(
     words = [f"{r['growth']:,.0f} {({**DAMAGE, **DOWN})[r['counter']]}" for r in first[:3]]
     is_down = any(name in DOWN for name in names) and ports[0].rank is not None
     evidence = [
-        Evidence(
+        Evidence.count(
             str(r["counter"]),
-            float(r["growth"]),
-            "count",
-            threshold=float(
-                limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count
-            ),
-            query="port_counters",
-            rows=facts.readings([r]),
+            r["growth"],
+            limits.min_downs_count if r["counter"] in DOWN else limits.min_damage_count,
+            "port_counters",
+            facts.readings([r]),
         )
         for r in rows[:4]
     ]
@@ -133,7 +130,7 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = at.rule(
     name="nic-error",
     summary="A NIC or its link damages packets, goes down, or gives up on connections.",
     owner="network",
@@ -141,8 +138,6 @@ RULE = Rule(
     queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
     kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
-    needs=at.NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness"),
     absorbs=("slow link",),
     states="harm",

@@ -24,8 +24,8 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, Signal, log_scope, nccl_of, no_logs
+from tracekit.rules.base import Facts, RuleOutcome
+from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, Signal, log_scope, nccl_rule, no_logs
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, share
 
@@ -40,7 +40,7 @@ class NoGpudirectThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: NoGpudirectThresholds) -> RuleOutcome:
     """Connections between machines over RDMA without GPUDirect."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     if not nccl.members and not nccl.links:
         return no_logs(facts)
     if any(nccl.nodes_count(c) == 1 for c in nccl.comms) and not nccl.spanning():
@@ -114,19 +114,7 @@ def _finding(
                 without,
                 limits.min_without_ratio,
             ),
-            *(
-                [
-                    nccl.evidence(
-                        "the reason in the log",
-                        sum(s.count for s in lines),
-                        "lines",
-                        "nccl_signals",
-                        lines,
-                    )
-                ]
-                if lines
-                else []
-            ),
+            *nccl.lines("the reason in the log", lines),
         ],
         by=["log"],
         basis="the log says so; what it costs it does not",
@@ -136,15 +124,13 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="no-gpudirect",
     summary="Data for the network goes through host memory instead of straight from the GPU.",
     owner="platform",
     thresholds=NoGpudirectThresholds(),
     queries=("nccl_comms", "nccl_topology", "nccl_signals"),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     explains=("slow transfers between hosts",),
     bound="communication",
     states="cause",

@@ -199,9 +199,8 @@ def _memory(
     )
     return _finding(
         facts, host, far, summary, "memory",
-        Evidence("memory on other nodes than the GPU's", ratio, "ratio",
-                 threshold=limits.min_far_ratio, query=PLACES,
-                 rows=facts.places(_rows(far), unit="line ")),
+        Evidence.ratio("memory on other nodes than the GPU's", ratio, limits.min_far_ratio, PLACES,
+                       facts.places(_rows(far), unit="line ")),
     )  # fmt: skip
 
 

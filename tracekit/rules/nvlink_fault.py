@@ -28,7 +28,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed
 
@@ -126,15 +126,12 @@ def _finding(facts: Facts, faults: Sequence[tuple[Row, str, float, float]]) -> F
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="nvlink-fault",
     summary="An NVLink of a GPU is down, recovers again and again, or damages data.",
     owner="hardware",
     thresholds=NvlinkFaultThresholds(),
     queries=("step_breakdown", gpus.GROWTH, gpus.COUNTERS, gpus.EVENTS),
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
-    topic="GPU health",
     explains=("waiting", "lateness"),
 )

@@ -129,12 +129,11 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
         f"({share(cost_ns / steps.step_ns)}) for copies to and from host memory: "
         f"{moved / 1e9:.2f} GB a rank{a_step} at {rate / 1e9:.1f} GB/s.",
         (
-            Evidence(
+            Evidence.seconds(
                 "copies that nothing hides, median step and rank",
-                cost_ns / 1e9,
-                "s",
-                threshold=limits.min_step_ratio * steps.step_ns / 1e9,
-                query="step_breakdown",
+                cost_ns,
+                limits.min_step_ratio * steps.step_ns,
+                "step_breakdown",
             ),
             Evidence(
                 "bytes between host and device a step, median rank",

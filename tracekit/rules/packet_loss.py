@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
 from tracekit.rules import transfers
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
 
@@ -146,13 +146,12 @@ def _finding(
         )
         where = "all" if set(scope.links) == set(worst) else scope.links[0]
     evidence = (
-        Evidence(
+        Evidence.ratio(
             "packets dropped of all packets",
             first.ratio,
-            "ratio",
-            threshold=max(limits.min_loss_ratio, limits.min_ahead_ratio * (usual or 0.0)),
-            query="port_counters",
-            rows=facts.readings(rows),
+            max(limits.min_loss_ratio, limits.min_ahead_ratio * (usual or 0.0)),
+            "port_counters",
+            facts.readings(rows),
         ),
         Evidence(
             "packets dropped while the job ran",
@@ -193,7 +192,7 @@ def _contrast(worst: dict[str, float], loss: _Loss) -> str:
     return f"; the others {share(at.others_median(worst, loss.port.link) or 0.0)}"
 
 
-RULE = Rule(
+RULE = at.rule(
     name="packet-loss",
     summary="A port throws packets away while the job runs.",
     owner="network",
@@ -201,8 +200,6 @@ RULE = Rule(
     queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES),
     kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
-    needs=at.NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness"),
     absorbs=("slow link",),
     states="harm",

@@ -37,7 +37,7 @@ from statistics import median
 
 from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from, severity_of
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.prices import at_most
 from tracekit.rules.thresholds import Thresholds, threshold
 
@@ -151,13 +151,12 @@ def _down(
 ) -> Finding:
     row, most = gauges[name], gauges.get(f"{name}_max")
     could = row["peer_value"] if row["peer_value"] is not None else most and most["max_value"]
-    evidence = Evidence(
+    evidence = Evidence.count(
         f"highest {LINK[name]}",
-        float(row["max_value"]),
-        "count",
-        threshold=float(could or 0.0),
-        query=gpus.COUNTERS,
-        rows=facts.readings([row]),
+        row["max_value"],
+        could or 0.0,
+        gpus.COUNTERS,
+        facts.readings([row]),
     )
     what = "lanes" if name == "pcie_width" else "PCIe generation"
     who = gpus.subject([row])
@@ -221,12 +220,11 @@ def _copies(
         or cost_ns < limits.min_cost_ratio * facts.steps.step_ns
     ):
         return None
-    evidence = Evidence(
+    evidence = Evidence.seconds(
         "copies of a step that nothing hides",
-        most / 1e9,
-        "s",
-        threshold=limits.min_copies_ratio * usual / 1e9,
-        query="step_breakdown",
+        most,
+        limits.min_copies_ratio * usual,
+        "step_breakdown",
     )
     return cost_ns, evidence
 
@@ -260,12 +258,11 @@ def _traffic(
     cost_ns = min(taken - needed_ns, exposed)
     if cost_ns < limits.min_cost_ratio * step_ns:
         return "its transfers take no longer than a whole link would need"
-    evidence = Evidence(
+    evidence = Evidence.seconds(
         "transfers of a step, which a whole link needs the threshold for",
-        taken / 1e9,
-        "s",
-        threshold=needed_ns / 1e9,
-        query="group_bandwidth",
+        taken,
+        needed_ns,
+        "group_bandwidth",
     )
     return cost_ns, evidence
 
@@ -306,13 +303,12 @@ def _transfers(facts: Facts, limits: PcieDegradedThresholds, ranks: Sequence[int
 
 
 def _replays(facts: Facts, limits: PcieDegradedThresholds, row: Row, usual: float) -> Finding:
-    evidence = Evidence(
+    evidence = Evidence.count(
         "PCIe replays while the job ran",
-        float(row["growth"]),
-        "count",
-        threshold=max(float(limits.min_replays_count), limits.min_ahead_ratio * usual),
-        query=gpus.GROWTH,
-        rows=facts.readings([row]),
+        row["growth"],
+        max(float(limits.min_replays_count), limits.min_ahead_ratio * usual),
+        gpus.GROWTH,
+        facts.readings([row]),
     )
     said = (
         f"{gpus.subject([row])} sent {row['growth']:,.0f} PCIe packets again while the job ran; "
@@ -327,7 +323,7 @@ def _event(facts: Facts, row: Row) -> Finding:
     return _made(facts, row, said, evidence, Severity.CRITICAL)
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="pcie-degraded",
     summary="A GPU's PCIe link runs narrower or slower than it could, or repeats itself.",
     owner="hardware",
@@ -341,10 +337,7 @@ RULE = Rule(
         gpus.EVENTS,
     ),
     kernel_queries=("group_bandwidth", "match_coverage"),
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
-    topic="GPU health",
     explains=("waiting", "lateness"),
     bound="communication and copies",
     states="cause",

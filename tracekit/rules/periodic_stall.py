@@ -29,15 +29,15 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Evidence
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.logged import (
     EPISODES_QUERY,
-    NEEDS,
     NO_LOG,
     SUMMARY_QUERY,
     beside,
     finding,
     log_of,
+    log_rule,
 )
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, seconds, share, span
@@ -103,12 +103,11 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
                 f"{share(ratio)} of the job){beside(row)}.",
                 [row],
                 [
-                    Evidence(
+                    Evidence.ratio(
                         "lost in stalls at one distance, of the job",
                         ratio,
-                        "ratio",
-                        threshold=limits.min_lost_ratio,
-                        query=EPISODES_QUERY,
+                        limits.min_lost_ratio,
+                        EPISODES_QUERY,
                     ),
                     Evidence("their distance", period, "steps", query=EPISODES_QUERY),
                     *(
@@ -135,14 +134,11 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
     return RuleOutcome(findings=tuple(findings))
 
 
-RULE = Rule(
+RULE = log_rule(
     name="periodic-stall",
     summary="The job stands still at one distance in steps.",
     owner="framework",
     thresholds=PeriodicStallThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY),
     evaluate=evaluate,
-    needs=NEEDS,
-    blames="nobody",
-    topic="the job's history",
 )

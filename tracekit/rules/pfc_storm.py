@@ -30,7 +30,7 @@ from dataclasses import replace
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.declared import Lends
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, sentence, share
@@ -84,13 +84,12 @@ def _finding(
     if stormed:
         words.append(f"a watchdog found {plural(int(storms), 'pause storm')}")
         evidence.append(
-            Evidence(
+            Evidence.count(
                 "pause storms while the job ran",
                 storms,
-                "count",
-                threshold=float(limits.min_storms_count),
-                query="port_counters",
-                rows=facts.readings(rows),
+                limits.min_storms_count,
+                "port_counters",
+                facts.readings(rows),
             )
         )
     if held:
@@ -98,13 +97,12 @@ def _finding(
             f"{plural(len(held), 'port')} stood paused for up to {share(most)} of the time"
         )
         evidence.append(
-            Evidence(
+            Evidence.ratio(
                 "time that a port was told to pause",
                 most,
-                "ratio",
-                threshold=limits.min_paused_ratio,
-                query="port_counters",
-                rows=facts.readings(rows),
+                limits.min_paused_ratio,
+                "port_counters",
+                facts.readings(rows),
             )
         )
     said = " and ".join(words)
@@ -132,7 +130,7 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = at.rule(
     name="pfc-storm",
     summary="Pauses spread: ports stand still for much of the time.",
     owner="network",
@@ -140,8 +138,6 @@ RULE = Rule(
     queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
     kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
-    needs=at.NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness"),
     symptom_of=("pauses",),
     lends=Lends("counters", "the pauses of those who send", is_to_one=True),

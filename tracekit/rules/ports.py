@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, median
 from typing import Unpack
 
 from tracekit.findings import Evidence, Finding, Impact, Instrument, Owner, Price, Scope, Severity
 from tracekit.rules import transfers
-from tracekit.rules.base import Facts, Row
+from tracekit.rules.base import Facts, Row, Rule
 from tracekit.rules.facts import Advice
 from tracekit.rules.outcome import UNPROVED
 from tracekit.rules.prices import PriceThresholds, at_most, by_replay, disagreeing
@@ -27,6 +28,8 @@ MIN_RHO = 0.3
 """From which the correlation's own table calls a counter a cause: no rule's choice."""
 CAPTURE = "tracekit capture --what nic"
 NEEDS = "NIC or switch counters"
+rule = partial(Rule, topic="links, packet loss, pause", needs=NEEDS)
+"""A rule over counters of ports, with what these declare alike."""
 
 DROPPED = (
     "rx_dropped_packets",

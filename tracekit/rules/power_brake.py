@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 
 
@@ -163,13 +163,12 @@ def _cap(
                 limits.max_clock_ratio,
                 clock,
             ),
-            Evidence(
+            Evidence.ratio(
                 "software power cap, share",
                 float(held),
-                "ratio",
-                threshold=limits.min_capped_ratio,
-                query=gpus.THROTTLE,
-                rows=facts.readings([row]),
+                limits.min_capped_ratio,
+                gpus.THROTTLE,
+                facts.readings([row]),
             ),
         ),
         least=Severity.MINOR,
@@ -178,17 +177,14 @@ def _cap(
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="power-brake",
     summary="Power holds a GPU's clock down: a brake, or a limit below its peers'.",
     owner="hardware",
     thresholds=PowerBrakeThresholds(),
     queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.THROTTLE, gpus.COUNTERS),
     kernel_queries=gpus.TRACE_QUERIES,
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
-    topic="GPU health",
     explains=("waiting", "lateness", "odd GPU"),
     absorbs=("slow GPU",),
 )

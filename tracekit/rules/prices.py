@@ -45,4 +45,4 @@ def disagreeing(
     if abs(other_ns - cost_ns) <= limits.max_disagreement_ratio * cost_ns:
         return ()
     said = f"{seconds(other_ns / 1e9)}: {says}"
-    return (Evidence(said, other_ns / 1e9, "s", query=query),)
+    return (Evidence.seconds(said, other_ns, None, query),)

@@ -27,8 +27,8 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Evidence, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, NO_LOG, SUMMARY_QUERY, finding, log_of
+from tracekit.rules.base import Facts, RuleOutcome
+from tracekit.rules.logged import EPISODES_QUERY, NO_LOG, SUMMARY_QUERY, finding, log_of, log_rule
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, share
 
@@ -81,12 +81,11 @@ def evaluate(facts: Facts, limits: ProfilerOverheadThresholds) -> RuleOutcome:
                 "the profiler's own work is in the trace.",
                 [],
                 [
-                    Evidence(
+                    Evidence.ratio(
                         "profiled steps over the job's median",
                         longer,
-                        "ratio",
-                        threshold=limits.min_longer_ratio,
-                        query=WINDOW_QUERY,
+                        limits.min_longer_ratio,
+                        WINDOW_QUERY,
                     )
                 ],
                 lost_ns=0,
@@ -99,15 +98,12 @@ def evaluate(facts: Facts, limits: ProfilerOverheadThresholds) -> RuleOutcome:
     )
 
 
-RULE = Rule(
+RULE = log_rule(
     name="profiler-overhead",
     summary="The profiled steps are longer than the job's others.",
     owner="framework",
     thresholds=ProfilerOverheadThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY, WINDOW_QUERY),
     evaluate=evaluate,
-    needs=NEEDS,
-    blames="nobody",
     cap=Severity.NOTE,
-    topic="the job's history",
 )

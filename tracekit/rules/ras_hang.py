@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Scope, Severity
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.nccl_facts import Signal, nccl_of
+from tracekit.rules.nccl_facts import Nccl, Signal
 from tracekit.wording import listed, plural, safe, seconds, some_ranges
 
 QUERY = "ras_growth"
@@ -80,7 +80,7 @@ def told(facts: Facts) -> tuple[str, str]:
 
 def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
     """A dead member, or a communicator that stands still; None without either."""
-    dead = nccl_of(facts).of("ras_dead")
+    dead = Nccl(facts).of("ras_dead")
     standing = [s for s in still(facts) if (s.span_ns or 0) >= min_silence_ns]
     named: Sequence[Row] = []
     groups: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def hang(facts: Facts, min_silence_ns: int) -> Finding | None:
         )
         value, unit, threshold, name = float(len(lost)), "count", None, "processes considered dead"
         hosts = sorted({safe(s.node) for s in dead if s.node is not None})
-        places = nccl_of(facts).places(dead)
+        places = Nccl(facts).places(dead)
     elif standing:
         first = standing[0]
         assert first.span_ns is not None  # noqa: S101  # filtered above

@@ -32,10 +32,6 @@ from tracekit.rules.base import PROFILE, Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 
 
-class RecompileThresholds(StallThresholds):
-    """When compiling is a stall: the defaults of all stalls."""
-
-
 def _says(stall: StallSummary) -> str:
     verb = "compiles" if stall.subject.startswith("Rank ") else "compile"
     return (
@@ -58,7 +54,7 @@ TEXT = StallText(
 )
 
 
-def evaluate(facts: Facts, limits: RecompileThresholds) -> RuleOutcome:
+def evaluate(facts: Facts, limits: StallThresholds) -> RuleOutcome:
     """The ranks whose compilations delay the job."""
     return evaluate_stalls(facts, limits, TEXT)
 
@@ -67,7 +63,7 @@ RULE = Rule(
     name="recompile",
     summary="The model is compiled again in the middle of the run.",
     owner="model",
-    thresholds=RecompileThresholds(),
+    thresholds=StallThresholds(),
     queries=("step_breakdown", TEXT.query),
     evaluate=evaluate,
     needs=TEXT.needs,

@@ -100,20 +100,18 @@ def _finding(
         ),
         says,
         [
-            Evidence(
+            Evidence.ratio(
                 f"{what} of the best rank over its own",
                 float(row["behind_ratio"]),
-                "ratio",
-                threshold=limits.min_behind_ratio,
-                query=QUERY,
-                rows=facts.places([row], unit="line "),
+                limits.min_behind_ratio,
+                QUERY,
+                facts.places([row], unit="line "),
             ),
-            Evidence(
+            Evidence.count(
                 "reports in which it is the worst",
-                float(row["worst_count"]),
-                "count",
-                threshold=limits.min_worst_ratio * int(row["reports_count"]),
-                query=QUERY,
+                row["worst_count"],
+                limits.min_worst_ratio * int(row["reports_count"]),
+                QUERY,
             ),
         ],
         by=["log"],

@@ -33,8 +33,16 @@ from dataclasses import replace
 from math import sqrt
 
 from tracekit.findings import Evidence, Finding, Scope, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, NO_LOG, SUMMARY_QUERY, Log, finding, log_of
+from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.logged import (
+    EPISODES_QUERY,
+    NO_LOG,
+    SUMMARY_QUERY,
+    Log,
+    finding,
+    log_of,
+    log_rule,
+)
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe, share, span
 
@@ -71,12 +79,8 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
     told += [f"{span(waited_ns / 1e9)} without a step"] if waited_ns else []
     counted = f" Kubernetes counts {_counted(pods[0])}." if pods else ""
     evidence = [
-        Evidence(
-            "lost to restarts, of the job",
-            ratio,
-            "ratio",
-            threshold=limits.min_lost_ratio,
-            query=EPISODES_QUERY,
+        Evidence.ratio(
+            "lost to restarts, of the job", ratio, limits.min_lost_ratio, EPISODES_QUERY
         ),
         Evidence("starts of the training loop", len(rows) + 1, "count", query="attempt_summary",
                  rows=facts.places(facts.of("attempt_summary"), unit="line ")),
@@ -91,9 +95,10 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
             "sqrt(2 x save time x mean time between failures)"
         )
         evidence.append(
-            Evidence("interval between checkpoints by Young and Daly", best / 1e9, "s",
-                     query=EPISODES_QUERY)
-        )  # fmt: skip
+            Evidence.seconds(
+                "interval between checkpoints by Young and Daly", best, None, EPISODES_QUERY
+            )
+        )
     return RuleOutcome(
         findings=(
             finding(
@@ -152,7 +157,7 @@ def _interval_ns(log: Log, restarts: list[Row]) -> float | None:
     return sqrt(2 * save_ns * log.spent_ns / len(restarts))
 
 
-RULE = Rule(
+RULE = log_rule(
     name="restart-loss",
     summary="Restarts cost a share of the job.",
     owner="platform",
@@ -160,7 +165,4 @@ RULE = Rule(
     queries=(SUMMARY_QUERY, EPISODES_QUERY, PODS),
     optional={"attempt_summary": "where each start stands in its file"},
     evaluate=evaluate,
-    needs=NEEDS,
-    blames="nobody",
-    topic="the job's history",
 )

@@ -140,33 +140,29 @@ def _finding(
         f"them (correlation {correlation:.2f}), and replicas{_stages_too(facts)} wait "
         f"{seconds(lost_ns / 1e9)} a step ({share(lost_ns / step_ns)}) for the longest.",
         (
-            Evidence(
+            Evidence.ratio(
                 "correlation of forward and backward, median rank",
                 correlation,
-                "ratio",
-                threshold=limits.min_correlation_ratio,
-                query="microbatch_correlation",
+                limits.min_correlation_ratio,
+                "microbatch_correlation",
             ),
-            Evidence(
+            Evidence.ratio(
                 "spread of the forward over its mean, median rank",
                 spread,
-                "ratio",
-                threshold=limits.min_forward_cv_ratio,
-                query="microbatch_correlation",
+                limits.min_forward_cv_ratio,
+                "microbatch_correlation",
             ),
-            Evidence(
+            Evidence.ratio(
                 "share of ranks that show both",
                 len(varying) / len(rows),
-                "ratio",
-                threshold=limits.min_ranks_ratio,
-                query="microbatch_correlation",
+                limits.min_ranks_ratio,
+                "microbatch_correlation",
             ),
-            Evidence(
+            Evidence.ratio(
                 "share of steps in which the same replica was longest",
                 same,
-                "ratio",
-                threshold=limits.max_same_replica_ratio,
-                query="replica_balance",
+                limits.max_same_replica_ratio,
+                "replica_balance",
             ),
         ),
         by=["GPU timeline" if facts.has_gpu else "host ranges", "peers"],

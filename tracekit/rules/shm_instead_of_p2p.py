@@ -25,8 +25,8 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, log_scope, nccl_of, no_logs
+from tracekit.rules.base import Facts, RuleOutcome
+from tracekit.rules.nccl_facts import CAPTURE, Link, Nccl, log_scope, nccl_rule, no_logs
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural
 
@@ -39,7 +39,7 @@ class ShmInsteadOfP2pThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: ShmInsteadOfP2pThresholds) -> RuleOutcome:
     """Pairs on one host that do not talk directly, and could."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     if not nccl.members and not nccl.links:
         return no_logs(facts)
     local = [k for k in nccl.links if k.is_local]
@@ -144,15 +144,13 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="shm-instead-of-p2p",
     summary="GPUs of one machine talk through host memory although they could directly.",
     owner="platform",
     thresholds=ShmInsteadOfP2pThresholds(),
     queries=("nccl_comms", "nccl_topology", "nccl_signals"),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     explains=("slow transfers within hosts",),
     bound="communication",
     states="cause",

@@ -33,7 +33,7 @@ from statistics import median
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import share
 
@@ -137,7 +137,7 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = at.rule(
     name="slow-receiver",
     summary="A host pauses the switch: it cannot take in what it is sent.",
     owner="hardware",
@@ -145,8 +145,6 @@ RULE = Rule(
     queries=("step_breakdown", *at.QUERIES, *at.TRANSFER_QUERIES, "port_levels"),
     kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
-    needs=at.NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness", "pauses"),
     absorbs=("slow link",),
 )

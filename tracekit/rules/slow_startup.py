@@ -29,8 +29,8 @@ from __future__ import annotations
 from statistics import median
 
 from tracekit.findings import Evidence, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NEEDS, NO_LOG, SUMMARY_QUERY, finding, log_of
+from tracekit.rules.base import Facts, RuleOutcome
+from tracekit.rules.logged import EPISODES_QUERY, NO_LOG, SUMMARY_QUERY, finding, log_of, log_rule
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, share, span
 
@@ -72,13 +72,12 @@ def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
                 f"{share(log.share(lost_ns))} of the job).",
                 rows,
                 [
-                    Evidence(
+                    Evidence.seconds(
                         "time without steps at a restart (median)",
-                        median(gaps) / 1e9,
-                        "s",
-                        threshold=limits.min_gap_ns / 1e9,
-                        query=ATTEMPTS_QUERY,
-                        rows=facts.places(rows, unit="line "),
+                        median(gaps),
+                        limits.min_gap_ns,
+                        ATTEMPTS_QUERY,
+                        facts.places(rows, unit="line "),
                     )
                 ],
                 lost_ns=lost_ns,
@@ -91,14 +90,11 @@ def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
     )
 
 
-RULE = Rule(
+RULE = log_rule(
     name="slow-startup",
     summary="Restarts take long until the first step.",
     owner="platform",
     thresholds=SlowStartupThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY, ATTEMPTS_QUERY),
     evaluate=evaluate,
-    needs=NEEDS,
-    blames="nobody",
-    topic="the job's history",
 )

@@ -37,7 +37,7 @@ from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import hosts
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.prices import at_most
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
@@ -239,27 +239,24 @@ def _finding(facts: Facts, limits: SlowStorageThresholds, group: Sequence[_Slow]
         f"{worst.what}, {seconds(worst.usual_ns / 1e9)} {worst.usual}: storage is slow, and costs "
         f"up to {seconds(cost.ns / 1e9)} of each {seconds(facts.step_ns / 1e9)} step.",
         (
-            Evidence(
+            Evidence.ratio(
                 f"latency of {operation} in those steps over {worst.usual}",
                 worst.latency_ns / worst.usual_ns if worst.usual_ns else float("inf"),
-                "ratio",
-                threshold=limits.min_latency_ratio,
-                query=STEPS,
-                rows=facts.readings(worst.rows),
+                limits.min_latency_ratio,
+                STEPS,
+                facts.readings(worst.rows),
             ),
-            Evidence(
+            Evidence.seconds(
                 f"time of {operation} in such a step, all added up",
-                worst.waited_ns / 1e9,
-                "s",
-                threshold=limits.min_explained_ratio * worst.stalled_ns / 1e9,
-                query=STEPS,
+                worst.waited_ns,
+                limits.min_explained_ratio * worst.stalled_ns,
+                STEPS,
             ),
-            Evidence(
+            Evidence.seconds(
                 f"such a step waits for {worst.what}",
-                worst.stalled_ns / 1e9,
-                "s",
-                threshold=limits.min_stall_ratio * facts.steps.step_ns / 1e9,
-                query="input_stall" if worst.what == "input" else "checkpoint_stall",
+                worst.stalled_ns,
+                limits.min_stall_ratio * facts.steps.step_ns,
+                "input_stall" if worst.what == "input" else "checkpoint_stall",
             ),
         ),
         by=("counters", "host ranges"),
@@ -271,16 +268,13 @@ def _finding(facts: Facts, limits: SlowStorageThresholds, group: Sequence[_Slow]
     )
 
 
-RULE = Rule(
+RULE = hosts.rule(
     name="slow-storage",
     summary="Storage is slow, and ranks wait for what is read or written.",
     owner="platform",
     thresholds=SlowStorageThresholds(),
     queries=(*hosts.QUERIES_READ, LATENCY, STEPS, "input_stall"),
-    kernel_queries=hosts.KERNEL_QUERIES,
     evaluate=evaluate,
     needs=NEEDS,
-    topic="what hosts lack",
     explains=("waiting", "lateness", "latency", "late input", "slow saves"),
-    absorbs=("slow host",),
 )

@@ -167,19 +167,15 @@ def hang(facts: Facts, min_dumps_count: int) -> Finding | None:
         facts.scope(named if is_told else [], []),
         says,
         (
-            Evidence(
+            Evidence.count(
                 "processes that stood in a collective",
-                float(len(stand.waiting)),
-                "count",
-                query=QUERY,
-                rows=facts.places(rows),
+                len(stand.waiting),
+                None,
+                QUERY,
+                facts.places(rows),
             ),
-            Evidence(
-                "dumps of each process, at least",
-                float(stand.dumps_count),
-                "count",
-                threshold=float(min_dumps_count),
-                query=QUERY,
+            Evidence.count(
+                "dumps of each process, at least", stand.dumps_count, min_dumps_count, QUERY
             ),
         ),
         by=["peers"],
@@ -218,12 +214,12 @@ def seen(facts: Facts, finding: Finding) -> Finding:
     if not known or not any(p.is_waiting for p in rest):
         return finding
     rows = [row for p in known for row in p.rows]
-    evidence = Evidence(
+    evidence = Evidence.count(
         "ranks of these that stood outside of any collective",
-        float(len(away)),
-        "count",
-        query=QUERY,
-        rows=facts.places(rows),
+        len(away),
+        None,
+        QUERY,
+        facts.places(rows),
     )
     if finding.scope.ranks and not away and all(p.is_waiting for p in known):
         said = replace(evidence, name=f"stacks say otherwise: {evidence.name}")

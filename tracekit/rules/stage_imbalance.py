@@ -164,51 +164,43 @@ def _finding(
     who = ranks_phrase(heavy.ranks, ()).lower()
     excess = where_it_lies(facts, heavy.ranks[0], lost_ns, peers="job")
     evidence = [
-        Evidence(
+        Evidence.ratio(
             f"compute of stage {heavy.stage} over {others_name}",
             heavy.compute_ratio,
-            "ratio",
-            threshold=limits.min_stage_ratio,
-            query="stage_balance",
+            limits.min_stage_ratio,
+            "stage_balance",
         ),
         *(
-            Evidence(
-                f"{kind} of stage {heavy.stage} over {others_name}",
-                value,
-                "ratio",
-                query="stage_balance",
+            Evidence.ratio(
+                f"{kind} of stage {heavy.stage} over {others_name}", value, None, "stage_balance"
             )
             for kind, value in (
                 ("forward", heavy.forward_ratio),
                 ("backward", heavy.backward_ratio),
             )
         ),
-        Evidence(
+        Evidence.ratio(
             "share of steps in which it was that slow",
             heavy.slow_steps_count / heavy.steps_count,
-            "ratio",
-            threshold=limits.min_steps_ratio,
-            query="stage_balance",
+            limits.min_steps_ratio,
+            "stage_balance",
         ),
     ]
     in_kernels = kernels_ratio(facts, stages, heavy)
     if in_kernels is not None:
         evidence.append(
-            Evidence(
+            Evidence.ratio(
                 "of the time that its operations take longer, in kernels",
                 in_kernels,
-                "ratio",
-                threshold=limits.min_kernels_ratio,
-                query="step_breakdown",
+                limits.min_kernels_ratio,
+                "step_breakdown",
             )
         )
     if others:
         evidence += [
-            Evidence(
-                f"idle share of stage {heavy.stage}", idle[heavy.stage], "ratio", query="bubble"
-            ),
-            Evidence(
-                "idle share of the other stages", sum(others) / len(others), "ratio", query="bubble"
+            Evidence.ratio(f"idle share of stage {heavy.stage}", idle[heavy.stage], None, "bubble"),
+            Evidence.ratio(
+                "idle share of the other stages", sum(others) / len(others), None, "bubble"
             ),
         ]
     return facts.finding(

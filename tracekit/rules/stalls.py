@@ -390,12 +390,11 @@ def _evidence(
             threshold=limits.min_impact_ratio * step_s,
             query=text.query,
         ),
-        Evidence(
+        Evidence.ratio(
             "stalled steps, share of the steady ones",
             summary.stalled_steps_count / summary.steady_steps_count,
-            "ratio",
-            threshold=limits.persistent_ratio,
-            query=text.query,
+            limits.persistent_ratio,
+            text.query,
         ),
     )
 
@@ -428,12 +427,11 @@ def _counter_evidence(
     if longer_ns is None or longer_ns >= limits.max_unseen_ratio * mean_delay_ns:
         return ()
     return (
-        Evidence(
+        Evidence.seconds(
             f"stalled steps longer than the others by only {seconds(max(0, longer_ns) / 1e9)}"
             f" ({share(max(0.0, longer_ns / mean_delay_ns))} of the delay)",
-            longer_ns / 1e9,
-            "s",
-            threshold=mean_delay_ns / 1e9,
-            query=text.query,
+            longer_ns,
+            mean_delay_ns,
+            text.query,
         ),
     )

@@ -66,16 +66,7 @@ def finding(
     return facts.finding(
         facts.scope(blamed, []),
         says,
-        (
-            Evidence(
-                measure,
-                stood_ns / 1e9,
-                "s",
-                threshold=limit_ns / 1e9,
-                query=query,
-                rows=facts.places(rows),
-            ),
-        ),
+        (Evidence.seconds(measure, stood_ns, limit_ns, query, facts.places(rows)),),
         by=["peers"],
         basis=basis,
         least=Severity.CRITICAL,

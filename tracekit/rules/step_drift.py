@@ -25,15 +25,15 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Evidence, Severity
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.logged import (
     EPISODES_QUERY,
-    NEEDS,
     NO_LOG,
     SUMMARY_QUERY,
     finding,
     growth,
     log_of,
+    log_rule,
 )
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, sentence, share, span
@@ -69,12 +69,11 @@ def evaluate(facts: Facts, limits: StepDriftThresholds) -> RuleOutcome:
                 "the job so far.",
                 [row],
                 [
-                    Evidence(
+                    Evidence.ratio(
                         "growth of the step in a day",
                         per_day,
-                        "ratio",
-                        threshold=limits.min_per_day_ratio,
-                        query=EPISODES_QUERY,
+                        limits.min_per_day_ratio,
+                        EPISODES_QUERY,
                     )
                 ],
                 lost_ns=row["lost_ns"] or 0,
@@ -87,14 +86,11 @@ def evaluate(facts: Facts, limits: StepDriftThresholds) -> RuleOutcome:
     return RuleOutcome(findings=tuple(findings))
 
 
-RULE = Rule(
+RULE = log_rule(
     name="step-drift",
     summary="The step grows slowly over days.",
     owner="platform",
     thresholds=StepDriftThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY),
     evaluate=evaluate,
-    needs=NEEDS,
-    blames="nobody",
-    topic="the job's history",
 )

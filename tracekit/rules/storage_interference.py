@@ -35,7 +35,7 @@ from statistics import median
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_losses
 from tracekit.rules import ports as at
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import safe, share, some
 
@@ -149,20 +149,18 @@ def _finding(
     total = first.bytes_per_s + first.own_per_s
     links = some([safe(p.link) for p in ports])
     evidence = (
-        Evidence(
+        Evidence.ratio(
             "bytes of other classes over what the link could carry",
             first.link_ratio,
-            "ratio",
-            threshold=limits.min_link_ratio,
-            query="port_counters",
-            rows=facts.readings(rows),
+            limits.min_link_ratio,
+            "port_counters",
+            facts.readings(rows),
         ),
-        Evidence(
+        Evidence.ratio(
             "bytes of other classes over the port's",
             first.bytes_per_s / total,
-            "ratio",
-            threshold=limits.min_bytes_ratio,
-            query="port_counters",
+            limits.min_bytes_ratio,
+            "port_counters",
         ),
     )
     finding = at.finding(
@@ -184,7 +182,7 @@ def _finding(
     return port_losses.left_open(facts, finding) if most_ns else finding
 
 
-RULE = Rule(
+RULE = at.rule(
     name="storage-interference",
     summary="Traffic of another class takes the job's links from it.",
     owner="platform",
@@ -193,7 +191,6 @@ RULE = Rule(
     kernel_queries=at.SHARED_QUERIES,
     evaluate=evaluate,
     needs=NEEDS,
-    topic="links, packet loss, pause",
     explains=("waiting", "lateness"),
     states="shared link",
 )

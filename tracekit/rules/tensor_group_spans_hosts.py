@@ -24,8 +24,8 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
+from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_rule, no_logs
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, ranges
 
@@ -38,7 +38,7 @@ class TensorGroupSpansHostsThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: TensorGroupSpansHostsThresholds) -> RuleOutcome:
     """Tensor-parallel groups of which NCCL counts the nodes."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     if not nccl.members:
         return no_logs(facts)
     groups = [r for r in facts.of("nccl_groups") if r["kind"] == "tp"]
@@ -88,15 +88,13 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="tensor-group-spans-hosts",
     summary="A tensor-parallel group has members on several machines.",
     owner="framework",
     thresholds=TensorGroupSpansHostsThresholds(),
     queries=("nccl_groups", "nccl_comms", "nccl_topology"),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     explains=("latency",),
     states="cause",
 )

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 
 REASONS = ("hw_thermal", "sw_thermal", "thermal")
@@ -128,17 +128,14 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = gpus.rule(
     name="thermal-throttle",
     summary="A GPU is too hot and its clock is held down.",
     owner="hardware",
     thresholds=ThermalThrottleThresholds(),
     queries=("step_breakdown", *gpus.TRACE_QUERIES, gpus.THROTTLE, gpus.COUNTERS),
     kernel_queries=gpus.TRACE_QUERIES,
-    optional=gpus.GIVEN,
     evaluate=evaluate,
-    needs=gpus.NEEDS,
-    topic="GPU health",
     explains=("waiting", "lateness", "odd GPU"),
     absorbs=("slow GPU",),
 )

@@ -34,12 +34,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 from tracekit.findings import Evidence, Finding, Impact, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.prices import at_most
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, safe, seconds
+
+if TYPE_CHECKING:
+    from tracekit.job import JobDescription
 
 NEEDS = "the job's layout and model in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   then correct it and give it with --job"
@@ -71,12 +75,11 @@ class TrafficMismatchThresholds(Thresholds):
 class Mismatch:
     """One thing about one family that is not as the layout has it."""
 
-    kind: str
-    op: str
     what: str
     """oversized, extra, missing, misplaced or contradicted."""
     says: str
     row: Row
+    """Of the family."""
     saved_ratio: float = 0.0
     """Share of the operation's exposed time that would be gone without it."""
     value: float = 0.0
@@ -84,6 +87,11 @@ class Mismatch:
     expected: float | None = None
     assumed: tuple[str, ...] = ()
     remedy: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Of the family's groups."""
+        return str(self.row["group_kind"])
 
 
 def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
@@ -117,6 +125,11 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
     )
 
 
+def _described(facts: Facts) -> JobDescription:
+    assert facts.description is not None  # noqa: S101  # evaluate has looked
+    return facts.description
+
+
 def _total(rows: Sequence[Row]) -> float:
     """Bytes of a mean rank and step, as far as known."""
     return sum(float(row["bytes_per_step"] or 0.0) for row in rows)
@@ -134,8 +147,7 @@ def _named(row: Row) -> str:
 
 def _contradicted(facts: Facts, rows: Sequence[Row]) -> list[Mismatch]:
     """Families whose groups have another size than the description says."""
-    assert facts.description is not None  # noqa: S101  # evaluate has looked
-    parallelism = facts.description.parallelism
+    parallelism = _described(facts).parallelism
     mismatches = []
     for kind in STATED:
         said = getattr(parallelism, kind)
@@ -151,8 +163,7 @@ def _contradicted(facts: Facts, rows: Sequence[Row]) -> list[Mismatch]:
                 f"{seen} ranks."
             )
             mismatches.append(
-                Mismatch(kind, str(alike[0]["op"]), "contradicted", says, alike[0], 0.0,
-                         float(seen), "count", float(said),
+                Mismatch("contradicted", says, alike[0], 0.0, float(seen), "count", float(said),
                          remedy=("correct the job description: what is expected rests on it",))
             )  # fmt: skip
     return mismatches
@@ -172,8 +183,6 @@ def _oversized(row: Row, rows: Sequence[Row], limits: TrafficMismatchThresholds)
         f"({ratio:.2f}x){why}."
     )
     return Mismatch(
-        kind=str(row["group_kind"]),
-        op=str(row["op"]),
         what="oversized",
         says=says,
         row=row,
@@ -245,8 +254,7 @@ def _stands_in(facts: Facts, row: Row, rows: Sequence[Row]) -> bool:
     Where experts are spread over all replicas, one communicator is both the experts' and the
     data-parallel one, and has one name.
     """
-    assert facts.description is not None  # noqa: S101  # evaluate has looked
-    sizes = facts.description.parallelism
+    sizes = _described(facts).parallelism
     return any(
         r["op"] == row["op"]
         and r["group_kind"] != row["group_kind"]
@@ -259,8 +267,7 @@ def _stands_in(facts: Facts, row: Row, rows: Sequence[Row]) -> bool:
 def _reduces_for(facts: Facts, row: Row, other: Row) -> bool:
     """Whether an all-reduce is the other's reduce-scatter: gloo has none, and PyTorch reduces all
     of it instead."""
-    assert facts.description is not None  # noqa: S101  # evaluate has looked
-    is_gloo = "gloo" in (facts.description.backend or "")
+    is_gloo = "gloo" in (_described(facts).backend or "")
     ops = (row["op"], other["op"])
     is_same = row["group_kind"] == other["group_kind"] and not other["calls_per_step"]
     return is_gloo and is_same and ops == ("all_reduce", "reduce_scatter")
@@ -272,8 +279,7 @@ def _may_join_replicas(facts: Facts, row: Row) -> bool:
     Behaviour tells a group of part of the data-parallel ranks, and not whether these share out the
     weights or hold the same. The description rules replicas out by ``dp_replicate = 1``.
     """
-    assert facts.description is not None  # noqa: S101  # evaluate has looked
-    sizes, size = facts.description.parallelism, row["group_size"]
+    sizes, size = _described(facts).parallelism, row["group_size"]
     if row["group_kind"] != "dp" or row["op"] != "all_reduce" or not sizes.dp or not size:
         return False
     is_part = 1 < size < sizes.dp and sizes.dp % size == 0
@@ -281,10 +287,8 @@ def _may_join_replicas(facts: Facts, row: Row) -> bool:
 
 
 def _extra(facts: Facts, row: Row) -> Mismatch:
-    assert facts.description is not None  # noqa: S101  # evaluate has looked
-    kind = str(row["group_kind"])
-    size = getattr(facts.description.parallelism, kind, None)
-    stage = facts.description.parallelism.zero_stage
+    kind, parallelism = str(row["group_kind"]), _described(facts).parallelism
+    size, stage = getattr(parallelism, kind, None), parallelism.zero_stage
     if kind == "dp" and (size or 0) > 1:
         why = f"ZeRO stage {stage} has no use for it" if stage is not None else "no use is known"
         settles = ("parallelism.zero_stage",)
@@ -294,12 +298,9 @@ def _extra(facts: Facts, row: Row) -> Mismatch:
     says = f"The {_named(row)} sends {_bytes(row['bytes_per_step'])} a rank and step: {why}."
     is_given = size is not None if kind != "dp" else stage is not None
     return Mismatch(
-        kind=kind,
-        op=str(row["op"]),
         what="extra",
         says=says,
         row=row,
-        saved_ratio=0.0,
         value=float(row["bytes_per_step"]),
         assumed=() if is_given else settles,
         remedy=("correct the job description, or find what sends it",),
@@ -315,12 +316,9 @@ def _missing(row: Row, extra: Sequence[Row]) -> Mismatch:
         + (f"; {listed(instead)} is there instead." if instead else ".")
     )
     return Mismatch(
-        kind=kind,
-        op=str(row["op"]),
         what="missing",
         says=says,
         row=row,
-        value=0.0,
         expected=float(row["expected_bytes"]),
         assumed=_assumed(row),
         remedy=("correct the job description, or capture a step in which the groups synchronise",),
@@ -332,8 +330,7 @@ def _misplaced(facts: Facts, row: Row, limits: TrafficMismatchThresholds) -> Mis
     kind, spread = row["group_kind"], row["hosts_count"]
     if kind not in STATED or row["expected_domain"] != "nvlink" or (spread or 1) < 2:
         return None
-    assert facts.description is not None  # noqa: S101  # evaluate has looked
-    hardware = facts.description.hardware
+    hardware = _described(facts).hardware
     per_host = set(Counter(facts.job.hosts.values()).values())
     if hardware.gpus_per_node is None or per_host != {hardware.gpus_per_node}:
         return None  # pods are no machines
@@ -348,8 +345,6 @@ def _misplaced(facts: Facts, row: Row, limits: TrafficMismatchThresholds) -> Mis
         f"{row['group_size']} would fit one."
     )
     return Mismatch(
-        kind=str(kind),
-        op=str(row["op"]),
         what="misplaced",
         says=says,
         row=row,
@@ -400,7 +395,7 @@ def _exposed_ns(facts: Facts, row: Row) -> float:
 def _finding(
     facts: Facts, limits: TrafficMismatchThresholds, several: Sequence[Mismatch]
 ) -> Finding:
-    worst = max(several, key=lambda m: (m.value, m.op))
+    worst = max(several, key=lambda m: (m.value, str(m.row["op"])))
     assumed = sorted({name for m in several for name in m.assumed})
     steps = facts.steps
     cost_ns = sum(_exposed_ns(facts, m.row) * m.saved_ratio for m in several)

@@ -235,11 +235,10 @@ def _named(
         ),
         summary,
         [
-            Evidence("time over that of the median rank", ratio, "ratio",
-                     threshold=limits.min_peer_ratio, query=QUERY,
-                     rows=facts.places(uneven.rows, unit="line ")),
-            Evidence("what it takes more, of the step", of_step, "ratio",
-                     threshold=limits.min_step_ratio, query=QUERY),
+            Evidence.ratio("time over that of the median rank", ratio, limits.min_peer_ratio, QUERY,
+                           facts.places(uneven.rows, unit="line ")),
+            Evidence.ratio("what it takes more, of the step", of_step, limits.min_step_ratio,
+                           QUERY),
         ],
         by=by,
         basis="its own timer, and the others wait longer in collectives"
@@ -278,11 +277,10 @@ def _spread(
             f"({seconds(most_ns / 1e9)} against {seconds(least_ns / 1e9)}, {share(of_step)} of the "
             "step apart); the log does not say which.",
             [
-                Evidence("longest over shortest of all ranks", ratio, "ratio",
-                         threshold=limits.min_spread_ratio, query=QUERY,
-                         rows=facts.places([row], unit="line ")),
-                Evidence("what lies between them, of the step", of_step, "ratio",
-                         threshold=limits.min_spread_step_ratio, query=QUERY),
+                Evidence.ratio("longest over shortest of all ranks", ratio, limits.min_spread_ratio,
+                               QUERY, facts.places([row], unit="line ")),
+                Evidence.ratio("what lies between them, of the step", of_step,
+                               limits.min_spread_step_ratio, QUERY),
             ],
             by=["log"],
             basis="extremes over ranks, which may be another rank's each time",

@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.nccl_facts import Nccl, log_scope, nccl_of, no_logs
+from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.nccl_facts import Nccl, log_scope, nccl_rule, no_logs
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, safe, share
 
@@ -42,7 +42,7 @@ class UnsuitableAlgorithmThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: UnsuitableAlgorithmThresholds) -> RuleOutcome:
     """Equal benchmarks with different algorithms, and forced protocols."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     if not facts.of("nccl_choices") and not nccl.members:
         return no_logs(facts)
     if not facts.of("nccl_choices"):
@@ -146,14 +146,12 @@ def _forced(facts: Facts, nccl: Nccl, limits: UnsuitableAlgorithmThresholds) -> 
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="unsuitable-algorithm",
     summary="NCCL runs an algorithm or protocol that is slower here than another.",
     owner="framework",
     thresholds=UnsuitableAlgorithmThresholds(),
     queries=("nccl_comms", "nccl_choices", "nccl_bench", "nccl_signals"),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     bound="communication",
 )

@@ -31,8 +31,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_of, no_logs
+from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.nccl_facts import CAPTURE, Nccl, log_scope, nccl_rule, no_logs
 from tracekit.rules.nearness import FAR, TOPOLOGY, listed_nics, nearness
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import safe
@@ -57,7 +57,7 @@ class WrongNicThresholds(Thresholds):
 
 def evaluate(facts: Facts, limits: WrongNicThresholds) -> RuleOutcome:
     """The devices that each machine's ranks use, against those that it lists."""
-    nccl = nccl_of(facts)
+    nccl = Nccl(facts)
     if not nccl.members:
         return no_logs(facts)
     rows = [r for r in facts.of("nccl_nics") if r["plugin"] != "Socket"]
@@ -257,15 +257,13 @@ def _far(
     )
 
 
-RULE = Rule(
+RULE = nccl_rule(
     name="wrong-nic",
     summary="Ranks use fewer or slower network devices than their machine offers.",
     owner="platform",
     thresholds=WrongNicThresholds(),
     queries=("nccl_comms", "nccl_nics", "nccl_signals", TOPOLOGY),
     evaluate=evaluate,
-    needs="NCCL logs",
-    topic="NCCL's transports and choices",
     explains=("slow transfers between hosts",),
     bound="communication",
     states="cause",

@@ -73,6 +73,7 @@ def reason(index: int, event: str, active: int, held: float | None = None) -> di
 def growth(index: int, counter: str, grown: float | None) -> dict[str, Any]:
     return named(index) | {
         "counter": counter, "growth": grown, "samples_count": 2, "last_value": grown,
+        "peer_group": "H100",
     }  # fmt: skip
 
 

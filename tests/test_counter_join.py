@@ -104,12 +104,47 @@ def test_a_host_s_own_nic_is_its_own_and_its_tx_leaves_the_host() -> None:
     ]
 
 
+def test_a_neighbour_is_a_host_only_where_something_else_says_so() -> None:
+    """What a host hears is its leaf, and what a leaf hears at an uplink is its spine."""
+
+    def neighbour(node: str, port: str, peer: str) -> dict[str, Any]:
+        named = {"source_id": 5, "node": node, "port": port, "peer_host": peer}
+        return named | {"is_peer_host": False}
+
+    ends = [("leaf", "p0", "n0"), ("leaf", "p1", "spine"), ("n1", "eth0", "leaf"), ("x", "p", "g")]
+    tables = {
+        "net_sample": [sample(5, node, port) for node, port, _ in ends],
+        "link": [neighbour(*end) for end in ends],
+    }
+
+    def found(*sources: dict[str, Any], **more: Rows) -> list[tuple[Any, ...]]:
+        rows = run(database(source=list(sources), **tables, **more))["port"]
+        return pick(rows, "node", "port", "host", "is_on_host")
+
+    assert found(*TRACES, counters(5)) == [
+        ("leaf", "p0", "n0", False),
+        ("leaf", "p1", None, None),
+        ("n1", "eth0", "n1", True),  # the job's own host, not what it hears
+        ("x", "p", None, None),
+    ]
+    sampled = gpu_sample(6, gpu="0")
+    assert found(counters(5), counters(6, host_name="G.cluster"), gpu_sample=[sampled]) == [
+        ("leaf", "p0", None, None),
+        ("leaf", "p1", None, None),
+        ("n1", "eth0", None, None),
+        ("x", "p", "g", False),
+    ]
+
+
 def test_ports_without_a_node_are_found_by_name_if_that_is_clear() -> None:
     con = database(source=[*TRACES, counters(5)], net_sample=[sample(5, None, "p0")])
     one = '[[port]]\nnode = "sw"\nport = "p0"\nhost = "n0"\n'
     two = one + '[[port]]\nnode = "sx"\nport = "p0"\nhost = "n1"\n'
     assert pick(run(con, one)["port"], "host") == [("n0",)]
     assert pick(run(con, two)["port"], "host") == [(None,)]
+    own = one.replace('"sw"', '"n0"')
+    assert pick(run(con, one)["port"], "is_on_host") == [(False,)]
+    assert pick(run(con, own)["port"], "host", "is_on_host") == [("n0", True)]
 
 
 def test_a_port_that_is_said_to_lead_to_two_hosts_leads_nowhere() -> None:

@@ -60,6 +60,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         write_links(
             sink,
             ((at, node, port, peer, nic) for (node, port), (at, peer, nic) in links.items()),
+            is_peer_host=False,
         )
         if unnamed:
             sink.count(

@@ -254,11 +254,19 @@ def _write(sink: Sink, name: str, columns: Sequence[str], rows: list[tuple[Any, 
     write_columns(sink, name, dict(zip(columns, zip(*rows, strict=True), strict=True)))
 
 
-def write_links(sink: Sink, links: Iterable[tuple[int, str | None, str, str, str | None]]) -> None:
-    """Rows of link: place, node, port, host on the other side, its NIC."""
-    rows = [(*link, "file") for link in links]
+def write_links(
+    sink: Sink,
+    links: Iterable[tuple[int, str | None, str, str, str | None]],
+    *,
+    is_peer_host: bool = True,
+) -> None:
+    """Rows of link: place, node, port, host on the other side, its NIC.
+
+    ``is_peer_host`` is false of neighbours that may be switches as well.
+    """
+    rows = [(*link, is_peer_host, "file") for link in links]
     if rows:
-        columns = ("place", "node", "port", "peer_host", "nic", "link_source")
+        columns = ("place", "node", "port", "peer_host", "nic", "is_peer_host", "link_source")
         _write(sink, "link", columns, rows)
 
 

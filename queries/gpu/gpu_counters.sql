@@ -91,12 +91,6 @@ WITH
     groups_of AS (
         SELECT
             names.*,
-            coalesce(
-                names.model,
-                'unknown model of ' || names.host,
-                'unknown model of file ' || names.own_source_id,
-                'unknown model'
-            ) AS alike,
             if(
                 bool_or(loads.is_idle) OVER kin AND NOT bool_and(coalesce(is_idle, false)) OVER kin,
                 CASE loads.is_idle
@@ -107,7 +101,7 @@ WITH
         FROM named_gpus() AS names
         LEFT JOIN loads
             ON loads.attempt IS NOT DISTINCT FROM names.attempt AND loads.gpu_id = names.gpu_id
-        WINDOW kin AS (PARTITION BY names.attempt, alike)
+        WINDOW kin AS (PARTITION BY names.attempt, names.alike)
     ),
     -- Moments are many, thousands of GPUs times hundreds, and they are joined and grouped by a
     -- number: the upper half is the counter among GPUs of one group, the lower half the GPU.

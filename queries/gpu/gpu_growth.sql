@@ -13,6 +13,8 @@
 -- column: rank INTEGER : Rank that uses it; null where nothing says so.
 -- column: rank_source VARCHAR : Where the rank came from.
 -- column: host_ranks INTEGER[] : Ranks of its host; null where unknown.
+-- column: peer_group VARCHAR : GPUs that it may be compared with: those of its model; where that is
+--     unknown, those of its host, else of its file.
 -- column: counter VARCHAR : Canonical name.
 -- column: unit VARCHAR : Unit.
 -- column: samples_count BIGINT : Readings.
@@ -121,6 +123,7 @@ SELECT
     names.rank,
     names.rank_source,
     names.host_ranks,
+    names.alike AS peer_group,
     series.counter,
     series.unit,
     grown.samples_count,

@@ -234,12 +234,13 @@ SELECT
     pci
 FROM gpu;
 
--- named_gpus: What is known of each sampled GPU.
+-- named_gpus: What is known of each sampled GPU, and which may be compared with it: those of its
+-- model; where nobody knows that, those of its host, else of its file.
 --
 -- reads: gpu
 -- columns: attempt INTEGER, gpu_id VARCHAR, host VARCHAR, gpu_index INTEGER, pci VARCHAR,
 --     model VARCHAR, rank INTEGER, rank_source VARCHAR, host_ranks INTEGER[],
---     own_source_id INTEGER
+--     own_source_id INTEGER, alike VARCHAR
 CREATE OR REPLACE MACRO named_gpus() AS TABLE
 SELECT
     attempt,
@@ -251,7 +252,13 @@ SELECT
     min(rank) AS rank,
     min(rank_source) AS rank_source,
     min(host_ranks) AS host_ranks,
-    min(own_source_id) AS own_source_id
+    min(own_source_id) AS own_source_id,
+    coalesce(
+        min(model),
+        'unknown model of ' || min(host),
+        'unknown model of file ' || min(own_source_id),
+        'unknown model'
+    ) AS alike
 FROM gpu
 GROUP BY attempt, gpu_id;
 

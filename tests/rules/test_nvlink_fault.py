@@ -28,6 +28,29 @@ def test_link_errors_count_when_they_stand_out(
     assert bool(outcome.findings) is fires
 
 
+@pytest.mark.parametrize(
+    ("models", "fires"),
+    [
+        (["H100", "H100", "B200", "B200"], True),  # others of its model have none
+        (["H100", "H100", "H100", "H100"], False),
+        (["H100", "B200", "B200", "B200"], False),  # no other of its kind: all excuse it
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "counter"), [("nvlink-fault", "nvlink_replays"), ("pcie-degraded", "pcie_replays")]
+)
+def test_growth_is_compared_among_gpus_of_a_kind(
+    name: str, counter: str, models: list[str], fires: bool
+) -> None:
+    grown = [500.0, 0.0, 500.0, 500.0]
+    rows = [
+        growth(i, counter, count) | {"peer_group": model}
+        for i, (count, model) in enumerate(zip(grown, models, strict=True))
+    ]
+    findings = run(name, gpu_growth=rows).findings
+    assert any(f.scope.devices == (rows[0]["gpu_id"],) for f in findings) is fires
+
+
 def test_links_that_are_down_count_where_the_peers_are_up() -> None:
     rows = [gauge(3, "nvlink_links_inactive", 2, 0)]
     assert only(run("nvlink-fault", gpu_counters=rows)).severity is Severity.MINOR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tracekit.derive.placement.hosts import canonical
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from tracekit.derive.placement.sources import Source
     from tracekit.job import JobDescription
+
+_T = TypeVar("_T")
 
 
 class _End(NamedTuple):
@@ -50,7 +52,7 @@ def port_rows(
         seen.setdefault((node if node is not None else owner.host, port), owner.host_source)
         if node is not None and node_source == "name":
             spelled[node, port].add(_spelled(node, port, owner.path, given))
-    stated = _stated(con, owners.keys())
+    stated = _stated(con, owners, {canonical(r["host"]) for r in ranks if r["host"]})
     numbers: list[int | None] = [int(a["attempt"]) for a in attempts] or [None]
     rows = []
     for attempt in numbers:
@@ -67,8 +69,8 @@ def port_rows(
             is_own = end is None and node is not None and canonical(node) in on_host
             if is_own and node is not None:
                 end = _End(canonical(node), node_source or "name")
-            elif end is not None and node is not None and canonical(node) == end.host:
-                is_own = True
+            elif end is not None:
+                is_own = _own_name(node, port, end, given, stated) == end.host
             members = sorted(on_host.get(end.host, ())) if end else []
             rank_of = end.rank if end and end.rank is not None else None
             if rank_of is None and len(members) == 1:
@@ -100,6 +102,13 @@ def _far_end(node: str | None, port: str, ends: _Ends) -> _End | None:
     return named.pop() if len(named) == 1 else None
 
 
+def _own_name(node: str | None, port: str, end: _End, *said: _Ends) -> str | None:
+    """The machine that counts; where the samples do not name it, whose port leads to this end."""
+    if node is not None:
+        return canonical(node)
+    return _only({n for ends in said for (n, at), e in ends.items() if (at, e) == (port, end)})
+
+
 def _spelled(node: str, port: str, path: str, given: _Ends) -> _End | None:
     """The end of a port whose node is what begins a file's name, where the description's node is
     more of that name: nobody can tell from ``leaf01-of-x.txt`` where the node's name ends."""
@@ -116,8 +125,8 @@ def _spelled(node: str, port: str, path: str, given: _Ends) -> _End | None:
     return _only(ends)
 
 
-def _only(ends: Collection[_End | None]) -> _End | None:
-    """The one end; None of none and of several."""
+def _only(ends: Collection[_T | None]) -> _T | None:
+    """The one there is; None of none and of several."""
     return next(iter(ends)) if len(ends) == 1 else None
 
 
@@ -135,16 +144,26 @@ def _given(job: JobDescription | None) -> _Ends:
     return ends
 
 
-def _stated(con: duckdb.DuckDBPyConnection, known: Iterable[int]) -> _Ends:
-    """What LLDP, port maps and collectors say; a port that is said to lead to two hosts is out."""
-    ids = set(known)
+def _stated(
+    con: duckdb.DuckDBPyConnection, known: Mapping[int, Source], hosts: Collection[str]
+) -> _Ends:
+    """What LLDP, port maps and collectors say; a port that is said to lead to two hosts is out.
+
+    A host's neighbour is a switch, and so is a leaf's at an uplink: a neighbour's name counts only
+    where it is one of ``hosts`` or of a machine whose GPUs were sampled.
+    """
     ends: dict[tuple[str | None, str], set[_End]] = defaultdict(set)
     rows = con.execute(
-        "SELECT source_id, node, port, peer_host, nic, link_source FROM link "
-        "WHERE port IS NOT NULL AND peer_host IS NOT NULL"
+        "SELECT source_id, node, port, peer_host, nic, link_source, "
+        "coalesce(is_peer_host, TRUE) FROM link WHERE port IS NOT NULL AND peer_host IS NOT NULL"
     ).fetchall()
-    for source_id, node, port, host, nic, source in rows:
-        if source_id in ids:
+    machines = set(hosts)
+    if any(not is_host and canonical(host) not in hosts for _, _, _, host, *_, is_host in rows):
+        sampled = con.execute("SELECT DISTINCT source_id, node FROM gpu_sample").fetchall()
+        names = [node or known[at].host for at, node in sampled if at in known]
+        machines.update(canonical(name) for name in names if name)
+    for source_id, node, port, host, nic, source, is_host in rows:
+        if source_id in known and (is_host or canonical(host) in machines):
             key = (canonical(node) if node is not None else None, port)
             ends[key].add(_End(canonical(host), source or "file", nic))
     return {key: next(iter(far_ends)) for key, far_ends in ends.items() if len(far_ends) == 1}

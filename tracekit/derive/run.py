@@ -355,7 +355,12 @@ STAGES = (
         writes=("gpu",),
         needs=("gpu_sample", "log_event"),
     ),
-    Stage(find_ports, reads=("link", "net_sample"), writes=("port",), needs=("net_sample",)),
+    Stage(
+        find_ports,
+        reads=("link", "net_sample", "gpu_sample"),
+        writes=("port",),
+        needs=("net_sample",),
+    ),
     Stage(
         find_activity,
         reads=("gpu_sample", "net_sample", "device"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -128,6 +129,29 @@ def by_gpu(facts: Facts, query: str, key: str) -> dict[str, dict[str, Row]]:
     for row in facts.of(query):
         by_id.setdefault(str(row["gpu_id"]), {})[str(row[key])] = row
     return by_id
+
+
+def growth_beside(
+    growth: Mapping[str, Mapping[str, Row]], counter: str
+) -> Iterator[tuple[Row, float, float]]:
+    """Rows of a counter's growth, each with its growth and the median of the others' of its kind.
+
+    Where a GPU has no other of its group, all others stand for them: they may only excuse it.
+    """
+    rows = [of_gpu[counter] for of_gpu in growth.values() if counter in of_gpu]
+    counts: dict[str | None, list[float]] = {}
+    for row in rows:
+        for group in (row["peer_group"], None):
+            counts.setdefault(group, []).append(float(row["growth"] or 0.0))
+    for ordered in counts.values():
+        ordered.sort()
+    for row in rows:
+        kin = counts[row["peer_group"]]
+        ordered = kin if len(kin) > 1 else counts[None]
+        count = float(row["growth"] or 0.0)
+        own = bisect_left(ordered, count)
+        others = ordered[:own] + ordered[own + 1 :]
+        yield row, count, median(others) if others else 0.0
 
 
 def finding(

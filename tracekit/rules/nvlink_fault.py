@@ -24,7 +24,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import gpus
@@ -67,20 +66,17 @@ def evaluate(facts: Facts, limits: NvlinkFaultThresholds) -> RuleOutcome:
         **{n: (w, limits.min_recoveries_count) for n, w in RARE.items()},
         **{n: (w, limits.min_errors_count) for n, w in OFTEN.items()},
     }.items():
-        counts = {g: float(c[name]["growth"] or 0.0) for g, c in growth.items() if name in c}
-        for gpu, count in counts.items():
-            others = [c for g, c in counts.items() if g != gpu]
-            usual = median(others) if others else 0.0
+        for row, count, usual in gpus.growth_beside(growth, name):
             if count >= least and count >= limits.min_ahead_ratio * usual:
                 limit = max(float(least), limits.min_ahead_ratio * usual)
                 said = f"{count:,.0f} {words}"
-                faults.setdefault(gpu, []).append((growth[gpu][name], said, count, limit))
+                faults.setdefault(str(row["gpu_id"]), []).append((row, said, count, limit))
     for gpu, counted in counters.items():
-        row = counted.get("nvlink_links_inactive")
+        down = counted.get("nvlink_links_inactive")
         # Peers decide what is usual; a model with unused links shows them on every GPU.
-        if row is not None and row["max_value"] > (row["peer_value"] or 0.0) and row["peers_count"]:
-            said = f"{row['max_value']:.0f} links are down"
-            faults.setdefault(gpu, []).append((row, said, float(row["max_value"]), 1.0))
+        if down and down["max_value"] > (down["peer_value"] or 0.0) and down["peers_count"]:
+            said = f"{down['max_value']:.0f} links are down"
+            faults.setdefault(gpu, []).append((down, said, float(down["max_value"]), 1.0))
     told: dict[tuple[str, int], list[Row]] = {}
     for row in events:
         told.setdefault((str(row["gpu_id"]), int(row["xid"])), []).append(row)

@@ -30,7 +30,6 @@ Source
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -88,20 +87,9 @@ def evaluate(facts: Facts, limits: PcieDegradedThresholds) -> RuleOutcome:
                 findings.setdefault(
                     gpu, _priced(facts, limits, gauges, _down(facts, limits, gauges, name))
                 )
-    replays = {
-        gpu: float(gauges["pcie_replays"]["growth"] or 0.0)
-        for gpu, gauges in growth.items()
-        if "pcie_replays" in gauges
-    }
-    ordered = sorted(replays.values())
-    for gpu, count in sorted(replays.items()):
-        if count < limits.min_replays_count:
-            continue
-        own = bisect_left(ordered, count)
-        others = ordered[:own] + ordered[own + 1 :]
-        usual = median(others) if others else 0.0
-        if count >= limits.min_ahead_ratio * usual:
-            findings.setdefault(gpu, _replays(facts, limits, growth[gpu]["pcie_replays"], usual))
+    for row, count, usual in gpus.growth_beside(growth, "pcie_replays"):
+        if count >= max(limits.min_replays_count, limits.min_ahead_ratio * usual):
+            findings.setdefault(str(row["gpu_id"]), _replays(facts, limits, row, usual))
     for row in events:
         findings.setdefault(str(row["gpu_id"]), _event(facts, row))
     return RuleOutcome(tuple(findings.values()))

@@ -125,6 +125,11 @@ TABLES = (
         col("port", "VARCHAR", "Port."),
         col("peer_host", "VARCHAR", "Host on the other side.", "name"),
         col("nic", "VARCHAR", "Its NIC."),
+        col(
+            "is_peer_host",
+            "BOOLEAN",
+            "Whether the source says that it is a host; false: a neighbour, maybe a switch.",
+        ),
         origin("link_source", "the mapping"),
     ),
     source_table(

@@ -58,7 +58,7 @@ LLDPCLI = {
 def test_golden(text: str, wanted: list[tuple[object, ...]], unnamed: int) -> None:
     sink = ingest(text, "lldp", "leaf01-lldp.txt")
     assert sink.rows("link", "place", "node", "port", "peer_host", "nic") == wanted
-    assert set(sink.rows("link", "link_source")) == {"file"}
+    assert set(sink.rows("link", "link_source", "is_peer_host")) == {("file", False)}
     assert sink.counters.get("unnamed_neighbour", 0) == unnamed
     assert sink.counters["parsed_from_documentation"] == 1
     assert sink.facts["status"] == "ok"

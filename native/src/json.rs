@@ -266,15 +266,9 @@ impl<'a> Cursor<'a> {
         while let Some((word, _)) =
             self.text.get(self.at..).and_then(<[u8]>::split_first_chunk::<8>)
         {
-            let word = u64::from_le_bytes(*word) ^ (ONES * 0x30);
-            let others = (word.wrapping_add(ONES * 0x76) | word) & HIGHS;
-            let count = others.trailing_zeros() / 8;
-            if count > 0 {
-                value = value
-                    .wrapping_mul(POWERS[count as usize])
-                    .wrapping_add(eight_digits(word << (64 - 8 * count)));
-            }
-            self.at += count as usize;
+            let (count, part) = first_digits(u64::from_le_bytes(*word));
+            value = value.wrapping_mul(POWERS[count]).wrapping_add(part);
+            self.at += count;
             if count < 8 {
                 return (self.at - start, value);
             }
@@ -284,6 +278,23 @@ impl<'a> Cursor<'a> {
             self.at += 1;
         }
         (self.at - start, value)
+    }
+
+    /// The value of a number that is written as an integer of 64 bits, none of another.
+    #[inline]
+    pub fn integer(&mut self) -> Result<Option<i64>, Refused> {
+        // Most are short and nothing follows that could belong to one.
+        if let Some((word, _)) =
+            self.text.get(self.at..).and_then(<[u8]>::split_first_chunk::<8>)
+        {
+            let (count, value) = first_digits(u64::from_le_bytes(*word));
+            let is_whole = matches!(word.get(count), Some(b',' | b'}' | b']'));
+            if count > 0 && is_whole && (word[0] != b'0' || count == 1) {
+                self.at += count;
+                return Ok(i64::try_from(value).ok());
+            }
+        }
+        Ok(self.number()?.integer())
     }
 
     /// A number.
@@ -327,7 +338,7 @@ impl<'a> Cursor<'a> {
                     self.string()?;
                 }
                 b'-' | b'0'..=b'9' => {
-                    self.number()?;
+                    self.integer()?;
                 }
                 open @ (b'{' | b'[') => {
                     self.at += 1;
@@ -386,6 +397,17 @@ fn are_equal(one: &[u8], other: &[u8]) -> bool {
 const POWERS: [u64; 9] =
     [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
+/// How many of eight characters are digits before any other, and their value.
+#[inline]
+fn first_digits(word: u64) -> (usize, u64) {
+    let digits = word ^ (ONES * 0x30);
+    let others = (digits.wrapping_add(ONES * 0x76) | digits) & HIGHS;
+    match others.trailing_zeros() / 8 {
+        0 => (0, 0),
+        count => (count as usize, eight_digits(digits << (64 - 8 * count))),
+    }
+}
+
 /// The value of eight digits, one a byte, the first in the lowest.
 #[inline]
 fn eight_digits(digits: u64) -> u64 {
@@ -431,14 +453,26 @@ mod tests {
         assert_eq!(number("-12").integer(), Some(-12));
         let digits = "123456789012345678901";
         for count in 1..=18 {
-            for end in ["", ",", " 0123456789", "}}}}}}}}}}}", "\u{e9}\u{e9}\u{e9}\u{e9}"] {
+            for end in ["", ",", "}, {", " 0123456789", "}}}}}}}}}}}", "\u{e9}\u{e9}\u{e9}\u{e9}"] {
                 let text = digits[..count].to_owned() + end;
                 let read = Cursor::new(text.as_bytes()).number().unwrap();
-                assert_eq!(read.integer(), digits[..count].parse().ok());
+                let expected = digits[..count].parse().ok();
+                assert_eq!(read.integer(), expected);
+                let mut cursor = Cursor::new(text.as_bytes());
+                assert_eq!(cursor.integer(), Ok(expected));
+                assert_eq!(cursor.at(), count);
                 let text = format!("7.{text}");
                 let time = Cursor::new(text.as_bytes()).number().unwrap().nanoseconds();
                 assert_eq!(time, [7100, 7120, 7123].get(count - 1).copied());
             }
+        }
+        for (text, value) in [("0,", Ok(Some(0))), ("-0,", Ok(None)), ("-7,", Ok(Some(-7)))] {
+            assert_eq!(Cursor::new((text.to_owned() + "12345678").as_bytes()).integer(), value);
+        }
+        for text in ["01,", "1.5,", "1e5,", "a,", "1.,", "1e,"] {
+            let (read, whole) = (text.to_owned() + "12345678", text.trim_end_matches(','));
+            let expected = Cursor::new(whole.as_bytes()).number().map(|n| n.integer());
+            assert_eq!(Cursor::new(read.as_bytes()).integer(), expected, "{text}");
         }
         assert_eq!(number("7.125000000000000000000000000").nanoseconds(), Some(7125));
         for other in ["9223372036854775808", "1.0", "1e1", "-0"] {

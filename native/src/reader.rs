@@ -611,7 +611,7 @@ struct Seen<'a> {
 /// A process or thread: an integer, or text such as "7" or "stream 7".
 fn id(cursor: &mut Cursor<'_>, next: u8) -> Result<Option<i64>, Refused> {
     match next {
-        b'0'..=b'9' | b'-' => Ok(cursor.number()?.integer().filter(|&value| value != NULL)),
+        b'0'..=b'9' | b'-' => Ok(cursor.integer()?.filter(|&value| value != NULL)),
         b'"' => {
             let (text, _) = cursor.string()?;
             let digits = text.strip_prefix(b"stream").unwrap_or(text).trim_ascii();
@@ -642,7 +642,7 @@ fn argument(
     let is_number = matches!(next, b'0'..=b'9' | b'-');
     match shape {
         Shape::Integer if is_number => {
-            let value = cursor.number()?.integer().filter(|&value| value != NULL);
+            let value = cursor.integer()?.filter(|&value| value != NULL);
             let (Some(value), Some(first)) = (value, kept.first_mut()) else {
                 return Ok(false);
             };
@@ -679,7 +679,7 @@ fn triple(cursor: &mut Cursor<'_>, kept: &mut [i64]) -> Result<bool, Refused> {
     for (i, value) in kept.iter_mut().enumerate() {
         cursor.space();
         let is_number = matches!(cursor.peek(), b'0'..=b'9' | b'-');
-        let read = if is_number { cursor.number()?.integer() } else { None };
+        let read = if is_number { cursor.integer()? } else { None };
         let fits = read.filter(|&value| i32::try_from(value).is_ok());
         cursor.space();
         let is_followed = cursor.has(if i < 2 { b',' } else { b']' });

@@ -31,8 +31,12 @@ pub struct Number<'a> {
     pub text: &'a [u8],
     /// Digits before the point.
     pub whole_digits: usize,
+    /// Their value if they are 18 at most.
+    whole: u64,
     /// Digits behind the point; 0 where there is none.
     pub fraction_digits: usize,
+    /// Their value if they are 18 at most.
+    fraction: u64,
     /// Whether it has an exponent.
     pub has_exponent: bool,
 }
@@ -43,14 +47,10 @@ impl Number<'_> {
         if self.fraction_digits > 0 || self.has_exponent {
             return None;
         }
-        let (digits, is_negative) = match self.text {
-            [b'-', b'0', ..] => return None,
-            [b'-', digits @ ..] => (digits, true),
-            digits => (digits, false),
-        };
-        if digits.len() <= 18 {
-            let value = digits_value(digits);
-            return Some(if is_negative { -value } else { value });
+        let is_negative = self.text.first() == Some(&b'-');
+        if self.whole_digits <= MAX_DIGITS {
+            let value = i64::try_from(self.whole).ok()?;
+            return if is_negative { (value > 0).then_some(-value) } else { Some(value) };
         }
         std::str::from_utf8(self.text).ok()?.parse().ok()
     }
@@ -60,24 +60,27 @@ impl Number<'_> {
         if self.has_exponent || self.whole_digits > 16 || self.text.first() == Some(&b'-') {
             return None;
         }
-        let whole = digits_value(self.text.get(..self.whole_digits)?).checked_mul(1000)?;
-        if self.fraction_digits == 0 {
-            return Some(whole);
-        }
-        let fraction = self.text.get(self.whole_digits + 1..)?;
-        let (kept, below) = fraction.split_at(fraction.len().min(3));
-        if below.iter().any(|&digit| digit != b'0') {
-            return None;
-        }
-        let scale = [100, 10, 1].get(kept.len().checked_sub(1)?)?;
-        whole.checked_add(digits_value(kept) * scale)
+        let whole = i64::try_from(self.whole).ok()?.checked_mul(1000)?;
+        let fraction = match self.fraction_digits {
+            0 => 0,
+            1 => self.fraction * 100,
+            2 => self.fraction * 10,
+            3 => self.fraction,
+            _ => {
+                let digits = self.text.get(self.whole_digits + 1..)?;
+                let (kept, below) = digits.split_at_checked(3)?;
+                if below.iter().any(|&digit| digit != b'0') {
+                    return None;
+                }
+                kept.iter().fold(0, |value, digit| value * 10 + u64::from(digit & 15))
+            }
+        };
+        whole.checked_add(i64::try_from(fraction).ok()?)
     }
 }
 
-/// Value of at most 18 digits.
-fn digits_value(digits: &[u8]) -> i64 {
-    digits.iter().fold(0, |value, digit| value * 10 + i64::from(digit & 15))
-}
+/// Digits whose value is kept.
+const MAX_DIGITS: usize = 18;
 
 /// A place in a text.
 pub struct Cursor<'a> {
@@ -233,6 +236,18 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
+    /// Pass over a text if it comes next, and the white space behind it.
+    #[inline]
+    pub fn has_text(&mut self, text: &[u8]) -> bool {
+        let next = self.text.get(self.at..).and_then(|rest| rest.get(..text.len()));
+        let is_next = next.is_some_and(|next| are_equal(next, text));
+        if is_next {
+            self.at += text.len();
+            self.space();
+        }
+        is_next
+    }
+
     /// A key and the colon behind it.
     #[inline]
     pub fn key(&mut self) -> Result<(&'a [u8], Escapes), Refused> {
@@ -243,12 +258,43 @@ impl<'a> Cursor<'a> {
         Ok(key)
     }
 
-    fn digits(&mut self) -> usize {
+    /// Pass over digits; how many, and their value if they are `MAX_DIGITS` at most.
+    #[inline]
+    fn digits(&mut self) -> (usize, u64) {
         let start = self.at;
+        let mut value: u64 = 0;
+        while let Some((word, _)) =
+            self.text.get(self.at..).and_then(<[u8]>::split_first_chunk::<8>)
+        {
+            let (count, part) = first_digits(u64::from_le_bytes(*word));
+            value = value.wrapping_mul(POWERS[count]).wrapping_add(part);
+            self.at += count;
+            if count < 8 {
+                return (self.at - start, value);
+            }
+        }
         while self.peek().is_ascii_digit() {
+            value = value.wrapping_mul(10).wrapping_add(u64::from(self.peek() & 15));
             self.at += 1;
         }
-        self.at - start
+        (self.at - start, value)
+    }
+
+    /// The value of a number that is written as an integer of 64 bits, none of another.
+    #[inline]
+    pub fn integer(&mut self) -> Result<Option<i64>, Refused> {
+        // Most are short and nothing follows that could belong to one.
+        if let Some((word, _)) =
+            self.text.get(self.at..).and_then(<[u8]>::split_first_chunk::<8>)
+        {
+            let (count, value) = first_digits(u64::from_le_bytes(*word));
+            let is_whole = matches!(word.get(count), Some(b',' | b'}' | b']'));
+            if count > 0 && is_whole && (word[0] != b'0' || count == 1) {
+                self.at += count;
+                return Ok(i64::try_from(value).ok());
+            }
+        }
+        Ok(self.number()?.integer())
     }
 
     /// A number.
@@ -257,13 +303,13 @@ impl<'a> Cursor<'a> {
         let start = self.at;
         self.has(b'-');
         let has_zero = self.peek() == b'0';
-        let whole_digits = self.digits();
+        let (whole_digits, whole) = self.digits();
         if whole_digits == 0 || (has_zero && whole_digits > 1) {
             return Err(Refused);
         }
-        let mut fraction_digits = 0;
+        let (mut fraction_digits, mut fraction) = (0, 0);
         if self.has(b'.') {
-            fraction_digits = self.digits();
+            (fraction_digits, fraction) = self.digits();
             if fraction_digits == 0 {
                 return Err(Refused);
             }
@@ -273,11 +319,12 @@ impl<'a> Cursor<'a> {
             if !self.has(b'+') {
                 self.has(b'-');
             }
-            if self.digits() == 0 {
+            if self.digits().0 == 0 {
                 return Err(Refused);
             }
         }
-        Ok(Number { text: self.since(start), whole_digits, fraction_digits, has_exponent })
+        let text = self.since(start);
+        Ok(Number { text, whole_digits, whole, fraction_digits, fraction, has_exponent })
     }
 
     /// Pass over any value; returns its text.
@@ -291,7 +338,7 @@ impl<'a> Cursor<'a> {
                     self.string()?;
                 }
                 b'-' | b'0'..=b'9' => {
-                    self.number()?;
+                    self.integer()?;
                 }
                 open @ (b'{' | b'[') => {
                     self.at += 1;
@@ -337,6 +384,39 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Whether two texts of one length are equal: short ones, without a call.
+#[inline]
+fn are_equal(one: &[u8], other: &[u8]) -> bool {
+    let (Some(one_end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) else {
+        return one == other;
+    };
+    let mut words = one.chunks_exact(8).zip(other.chunks_exact(8));
+    words.all(|(a, b)| a == b) && one_end == other_end
+}
+
+const POWERS: [u64; 9] =
+    [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// How many of eight characters are digits before any other, and their value.
+#[inline]
+fn first_digits(word: u64) -> (usize, u64) {
+    let digits = word ^ (ONES * 0x30);
+    let others = (digits.wrapping_add(ONES * 0x76) | digits) & HIGHS;
+    match others.trailing_zeros() / 8 {
+        0 => (0, 0),
+        count => (count as usize, eight_digits(digits << (64 - 8 * count))),
+    }
+}
+
+/// The value of eight digits, one a byte, the first in the lowest.
+#[inline]
+fn eight_digits(digits: u64) -> u64 {
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
+    let high = (pairs & 0xff_0000_00ff).wrapping_mul(100 + (1_000_000 << 32));
+    let low = (pairs >> 16 & 0xff_0000_00ff).wrapping_mul(1 + (10_000 << 32));
+    high.wrapping_add(low) >> 32
+}
+
 /// The high bit of each byte that is zero; of others only behind a zero.
 #[inline]
 fn zeros(word: u64) -> u64 {
@@ -371,6 +451,30 @@ mod tests {
         assert_eq!(number("9223372036854775807").integer(), Some(i64::MAX));
         assert_eq!(number("-9223372036854775808").integer(), Some(i64::MIN));
         assert_eq!(number("-12").integer(), Some(-12));
+        let digits = "123456789012345678901";
+        for count in 1..=18 {
+            for end in ["", ",", "}, {", " 0123456789", "}}}}}}}}}}}", "\u{e9}\u{e9}\u{e9}\u{e9}"] {
+                let text = digits[..count].to_owned() + end;
+                let read = Cursor::new(text.as_bytes()).number().unwrap();
+                let expected = digits[..count].parse().ok();
+                assert_eq!(read.integer(), expected);
+                let mut cursor = Cursor::new(text.as_bytes());
+                assert_eq!(cursor.integer(), Ok(expected));
+                assert_eq!(cursor.at(), count);
+                let text = format!("7.{text}");
+                let time = Cursor::new(text.as_bytes()).number().unwrap().nanoseconds();
+                assert_eq!(time, [7100, 7120, 7123].get(count - 1).copied());
+            }
+        }
+        for (text, value) in [("0,", Ok(Some(0))), ("-0,", Ok(None)), ("-7,", Ok(Some(-7)))] {
+            assert_eq!(Cursor::new((text.to_owned() + "12345678").as_bytes()).integer(), value);
+        }
+        for text in ["01,", "1.5,", "1e5,", "a,", "1.,", "1e,"] {
+            let (read, whole) = (text.to_owned() + "12345678", text.trim_end_matches(','));
+            let expected = Cursor::new(whole.as_bytes()).number().map(|n| n.integer());
+            assert_eq!(Cursor::new(read.as_bytes()).integer(), expected, "{text}");
+        }
+        assert_eq!(number("7.125000000000000000000000000").nanoseconds(), Some(7125));
         for other in ["9223372036854775808", "1.0", "1e1", "-0"] {
             assert_eq!(number(other).integer(), None, "{other}");
         }

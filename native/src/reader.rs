@@ -11,6 +11,9 @@ pub const COMMON: usize = 6;
 pub const MAX_WIDTH: usize = 32;
 /// Most arguments of a kind that are told apart.
 const MAX_FIELDS: usize = 64;
+/// Longest text before a value that is kept, and how many are kept a position.
+const MAX_LEAD: usize = 256;
+const MAX_LEADS: usize = 4;
 /// Longest duration that is taken without a closer look: a day.
 const MAX_DUR_NS: i64 = 24 * 3600 * 1_000_000_000;
 /// Tables of interned texts.
@@ -64,8 +67,7 @@ pub struct Kind {
     /// Columns of a row.
     pub width: usize,
     fields: Vec<Field>,
-    /// The keys of the last arguments, in their order, with the field of each.
-    guesses: Vec<(Box<[u8]>, Option<usize>)>,
+    leads: Leads<Option<usize>>,
 }
 
 impl Kind {
@@ -82,7 +84,7 @@ impl Kind {
             far_tid: i64::MAX,
             width: width.clamp(COMMON, MAX_WIDTH),
             fields: Vec::new(),
-            guesses: Vec::new(),
+            leads: Leads::default(),
         }
     }
 
@@ -99,25 +101,61 @@ impl Kind {
         self.fields.push(Field { key: key.into(), shape, column });
         true
     }
+}
 
-    /// The field of the key at a position among the arguments.
-    #[inline]
-    fn field(&mut self, position: usize, key: &[u8]) -> Option<usize> {
-        if let Some((guess, field)) = self.guesses.get(position) {
-            if **guess == *key {
-                return *field;
-            }
-        }
-        let found = self.fields.iter().position(|field| *field.key == *key);
-        if position < MAX_FIELDS && key.len() <= 256 {
-            if let Some(guess) = self.guesses.get_mut(position) {
-                *guess = (key.into(), found);
-            } else if position == self.guesses.len() {
-                self.guesses.push((key.into(), found));
-            }
-        }
-        found
+/// What was met before the values of an object: comma, key and colon as they stood, by position.
+///
+/// Objects of one origin have their keys in the same order, so one comparison of bytes mostly
+/// takes the place of reading them.
+struct Leads<T> {
+    by_position: Vec<Vec<(Box<[u8]>, T)>>,
+}
+
+impl<T> Default for Leads<T> {
+    fn default() -> Self {
+        Self { by_position: Vec::new() }
     }
+}
+
+impl<T: Copy> Leads<T> {
+    /// Pass over what comes before a value if it was met at this position; what was said of it.
+    #[inline]
+    fn pass(&self, position: usize, cursor: &mut Cursor<'_>) -> Option<T> {
+        let met = self.by_position.get(position)?;
+        met.iter().find(|(text, _)| cursor.has_text(text)).map(|&(_, said)| said)
+    }
+
+    /// Say something of what came before the value at a position.
+    fn learn(&mut self, position: usize, text: &[u8], said: T) {
+        if position >= MAX_FIELDS || text.len() > MAX_LEAD {
+            return;
+        }
+        if position >= self.by_position.len() {
+            self.by_position.resize_with(position + 1, Vec::new);
+        }
+        if let Some(met) = self.by_position.get_mut(position) {
+            if met.len() >= MAX_LEADS {
+                met.remove(0);
+            }
+            met.push((text.into(), said));
+        }
+    }
+}
+
+/// Pass over what comes before a value, its key included; nothing at the end of the object.
+fn lead<'a>(
+    cursor: &mut Cursor<'a>,
+    position: usize,
+) -> Result<Option<(&'a [u8], Escapes)>, Refused> {
+    cursor.space();
+    if cursor.has(b'}') {
+        return Ok(None);
+    }
+    if position > 0 {
+        cursor.expect(b',')?;
+        cursor.space();
+    }
+    cursor.key().map(Some)
 }
 
 /// What becomes of a category's events.
@@ -143,6 +181,7 @@ pub struct Counts {
 pub struct Reader {
     kinds: Vec<Kind>,
     categories: Vec<(Box<[u8]>, Category)>,
+    leads: Leads<u8>,
     /// Rows of each slot, one behind the other.
     slots: Vec<Vec<i64>>,
     /// Where each slot ended before the last batch.
@@ -290,20 +329,23 @@ impl Reader {
             return Ok(Outcome::Rest);
         }
         cursor.expect(b'{')?;
-        cursor.space();
         let mut seen = Seen::default();
         let mut row = [NULL; MAX_WIDTH];
-        if cursor.has(b'}') {
-            return Ok(Outcome::Rest);
-        }
-        loop {
-            cursor.space();
-            self.member(cursor, &mut seen, &mut row)?;
-            cursor.space();
-            if cursor.has(b'}') {
-                break;
-            }
-            cursor.expect(b',')?;
+        for position in 0.. {
+            let bit = match self.leads.pass(position, cursor) {
+                Some(bit) => bit,
+                None => {
+                    let start = cursor.at();
+                    let Some((key, escapes)) = lead(cursor, position)? else { break };
+                    let bit = member_bit(key);
+                    if escapes == Escapes::None {
+                        self.leads.learn(position, cursor.since(start), bit);
+                    }
+                    seen.is_odd |= escapes != Escapes::None;
+                    bit
+                }
+            };
+            self.member(bit, cursor, &mut seen, &mut row)?;
         }
         let Some(category) = seen.category.filter(|_| !seen.is_odd) else {
             return Ok(Outcome::Rest);
@@ -374,30 +416,15 @@ impl Reader {
         Outcome::Taken
     }
 
-    /// One member of an event.
+    /// The value of a member of an event.
     #[inline]
     fn member<'a>(
         &mut self,
+        bit: u8,
         cursor: &mut Cursor<'a>,
         seen: &mut Seen<'a>,
         row: &mut [i64; MAX_WIDTH],
     ) -> Result<(), Refused> {
-        let (key, escapes) = cursor.key()?;
-        seen.is_odd |= escapes != Escapes::None;
-        let bit = match key {
-            b"ph" => PH,
-            b"cat" => CAT,
-            b"name" => NAME,
-            b"pid" => PID,
-            b"tid" => TID,
-            b"ts" => TS,
-            b"dur" => DUR,
-            b"args" => ARGS,
-            _ => {
-                cursor.value()?;
-                return Ok(());
-            }
-        };
         seen.is_odd |= seen.keys & bit != 0;
         seen.keys |= bit;
         let next = cursor.peek();
@@ -459,20 +486,25 @@ impl Reader {
         }
         seen.has_args = true;
         cursor.expect(b'{')?;
-        cursor.space();
-        if cursor.has(b'}') {
-            return Ok(());
-        }
         let mut fields: u64 = 0;
-        let mut position = 0;
-        loop {
-            cursor.space();
-            let (key, escapes) = cursor.key()?;
-            seen.is_odd |= escapes != Escapes::None;
+        for position in 0.. {
             let Some(known) = self.kinds.get_mut(kind) else {
                 return Err(Refused);
             };
-            match known.field(position, key) {
+            let field = match known.leads.pass(position, cursor) {
+                Some(field) => field,
+                None => {
+                    let start = cursor.at();
+                    let Some((key, escapes)) = lead(cursor, position)? else { return Ok(()) };
+                    let field = known.fields.iter().position(|field| *field.key == *key);
+                    if escapes == Escapes::None {
+                        known.leads.learn(position, cursor.since(start), field);
+                    }
+                    seen.is_odd |= escapes != Escapes::None;
+                    field
+                }
+            };
+            match field {
                 None => {
                     cursor.value()?;
                 }
@@ -489,13 +521,8 @@ impl Reader {
                     }
                 }
             }
-            position += 1;
-            cursor.space();
-            if cursor.has(b'}') {
-                return Ok(());
-            }
-            cursor.expect(b',')?;
         }
+        Ok(())
     }
 }
 
@@ -549,6 +576,21 @@ const TS: u8 = 32;
 const DUR: u8 = 64;
 const ARGS: u8 = 128;
 
+/// Which member a key is; 0 for one that does not matter.
+fn member_bit(key: &[u8]) -> u8 {
+    match key {
+        b"ph" => PH,
+        b"cat" => CAT,
+        b"name" => NAME,
+        b"pid" => PID,
+        b"tid" => TID,
+        b"ts" => TS,
+        b"dur" => DUR,
+        b"args" => ARGS,
+        _ => 0,
+    }
+}
+
 /// Members of one event.
 #[derive(Default)]
 struct Seen<'a> {
@@ -569,7 +611,7 @@ struct Seen<'a> {
 /// A process or thread: an integer, or text such as "7" or "stream 7".
 fn id(cursor: &mut Cursor<'_>, next: u8) -> Result<Option<i64>, Refused> {
     match next {
-        b'0'..=b'9' | b'-' => Ok(cursor.number()?.integer().filter(|&value| value != NULL)),
+        b'0'..=b'9' | b'-' => Ok(cursor.integer()?.filter(|&value| value != NULL)),
         b'"' => {
             let (text, _) = cursor.string()?;
             let digits = text.strip_prefix(b"stream").unwrap_or(text).trim_ascii();
@@ -600,7 +642,7 @@ fn argument(
     let is_number = matches!(next, b'0'..=b'9' | b'-');
     match shape {
         Shape::Integer if is_number => {
-            let value = cursor.number()?.integer().filter(|&value| value != NULL);
+            let value = cursor.integer()?.filter(|&value| value != NULL);
             let (Some(value), Some(first)) = (value, kept.first_mut()) else {
                 return Ok(false);
             };
@@ -637,7 +679,7 @@ fn triple(cursor: &mut Cursor<'_>, kept: &mut [i64]) -> Result<bool, Refused> {
     for (i, value) in kept.iter_mut().enumerate() {
         cursor.space();
         let is_number = matches!(cursor.peek(), b'0'..=b'9' | b'-');
-        let read = if is_number { cursor.number()?.integer() } else { None };
+        let read = if is_number { cursor.integer()? } else { None };
         let fits = read.filter(|&value| i32::try_from(value).is_ok());
         cursor.space();
         let is_followed = cursor.has(if i < 2 { b',' } else { b']' });
@@ -705,6 +747,50 @@ mod tests {
         assert_eq!(batch(&mut reader, text).unwrap().taken, 1);
         let expected = [100, 1000, 0, 0, 3, 2, 4, NULL, NULL, NULL, NULL, 5];
         assert_eq!(reader.rows(0), expected);
+    }
+
+    #[test]
+    fn what_was_met_before_changes_nothing() {
+        let changes = [
+            ("", ""),
+            (r#""pid":1"#, r#""pid" : 1"#),
+            (r#""pid":1"#, "\n \"pid\":\t1"),
+            (r#""pid":1"#, r#""pid":  1"#),
+            (r#""pid":1"#, r#""tid":1"#),
+            (r#""pid":1"#, r#""p\u0069d":1"#),
+            (r#""pid":1,"#, r#""pid":1,"x":{"pid":2},"#),
+            (r#""pid":1,"#, r#""pid":1,,"#),
+            (r#""pid":1,"#, r#""pid":1 "#),
+            (r#""pid":1,"#, r#""pid":,"#),
+            (r#""ph":"X","#, ""),
+            (r#""ph":"X""#, r#""pH":"X","ph":"X""#),
+            (r#""args":{"#, r#""args" :{ "#),
+            (r#""args":{"#, r#""args":{,"#),
+            (r#""args":{"#, r#""args":{"y":{"id":5},"#),
+            (r#""id":-3,"#, ""),
+            (r#""id":-3"#, r#""last":-3"#),
+            (r#""id":-3"#, r#""i\u0064":-3"#),
+            (r#""kind":"k"}"#, r#""kind":"k",}"#),
+            (r#""kind":"k"}}"#, r#""kind":"k"} }"#),
+            (r#""kind":"k"}}"#, r#""kind":"k"},}"#),
+        ];
+        let told = |reader: &mut Reader, text: &str| {
+            let counts = batch(reader, &format!("[{text}]"));
+            let told = (counts, reader.rows(0).to_vec(), reader.rest.clone());
+            reader.roll_back();
+            told
+        };
+        let mut used = reader();
+        let texts = changes.map(|(from, to)| PLAIN.replacen(from, to, 1));
+        for text in texts.iter().chain(texts.iter().rev()) {
+            assert_eq!(told(&mut used, text), told(&mut reader(), text), "{text}");
+        }
+        for i in 0..1000 {
+            let text = PLAIN.replace(r#""kind""#, &format!(r#""k{i}":0,"kind""#));
+            assert_eq!(batch(&mut used, &format!("[{text}]")).map(|c| c.taken), Ok(1));
+        }
+        let kept = |leads: &[Vec<_>]| leads.iter().map(Vec::len).max();
+        assert_eq!(kept(&used.kinds[0].leads.by_position), Some(MAX_LEADS));
     }
 
     #[test]

@@ -67,7 +67,7 @@ WITH
             coalesce(max(end_ns) OVER earlier, start_ns) AS any_end_ns
         FROM chosen
         WINDOW earlier AS (
-            PARTITION BY key ORDER BY start_ns, end_ns
+            PARTITION BY key ORDER BY start_ns
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         )
     ),

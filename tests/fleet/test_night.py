@@ -325,7 +325,7 @@ def test_runs_that_come_in_late_move_a_regressions_date_which_is_said_once(
     steps = [1.0 + 0.001 * (i % 3) for i in range(10)] + [1.05] * (late_days + 4)
     jobs = [job(i, s, steps_count=9, inputs_bad_count=0) for i, s in enumerate(steps)]
     store = RowStore(tmp_path, [j for i, j in enumerate(jobs) if not 10 <= i < 10 + late_days])
-    said = []
+    said: list[tuple[Any, ...]] = []
     for held in (store.jobs, jobs, jobs):
         last = day_of(24 + len(said))
         store.jobs = [*held[:-1], {**held[-1], "date": last}]

@@ -553,6 +553,22 @@ def test_two_machines_that_fail_in_the_same_runs_are_both_offenders() -> None:
     assert {o.name for o in offending({**rows, "gpu": own})} == {"GPU-h3"}
 
 
+def test_chance_findings_of_a_host_do_not_name_it_beside_its_port() -> None:
+    def told(chance: int) -> set[str]:
+        rows = places({"h3": 6})["host"]
+        mine = [r for r in rows if r["host"] == "h3"]
+        for row in mine[:chance]:
+            row["rules"] = ["packet-loss"]
+        links = [{**r, "link": f"leaf:{r['host']}"} for r in rows]
+        for row in links:
+            if row["host"] == "h3" and row["run"] in {r["run"] for r in mine[:chance]}:
+                row["rules"] = []
+        return {o.name for o in offending({"host": rows, "link": links})}
+
+    assert told(0) == told(2) == {"leaf:h3"}  # six of eight are the port's: below the share
+    assert told(8) == {"leaf:h3", "h3"}  # its other runs alone would make it one
+
+
 def test_what_a_night_watches_is_told_apart_from_offenders(nights: dict[int, Night]) -> None:
     shown = next(one for one in nights.values() if one.watch.places)
     text = summary.to_text(shown, Path("lake"))

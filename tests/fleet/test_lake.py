@@ -440,3 +440,23 @@ def test_the_commands(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert call("lake", "rm", root, "x1")[0] == 0
     assert not (root / "runs" / "x1").exists()
     assert call("lake", "ls", root, "--since", "yesterday")[0] == 2
+
+
+def test_files_of_another_date_under_the_name_of_a_run_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for night in range(2):
+        write_job(tmp_path / str(night), base_ns=BASE_NS + night * 86_400 * 10**9)
+
+    def told(path: str) -> str:
+        words = ("ingest", tmp_path / path, "--lake", tmp_path / "lake", "--name", "llama")
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, words), "--workers", "1"])
+        assert ended.value.code == 0
+        return capsys.readouterr().err
+
+    assert "another --name" not in told("0")
+    assert "another --name" not in told("0")  # the same files again
+    warning = "llama ended on 2026-07-21 and now ends on 2026-07-22: it stays one run"
+    assert warning in told("1")
+    assert "another --name" not in told("1")

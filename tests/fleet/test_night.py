@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,25 @@ from tracekit.fleet import night as night_module
 from tracekit.fleet import summary
 from tracekit.fleet.limits import Limits
 from tracekit.fleet.night import Night, judged, regression_severity
-from tracekit.fleet.nights import keep, told_before
+from tracekit.fleet.nights import Told, ToldRegression, keep, told_before
 from tracekit.fleet.offenders import Offender, Watch, at_least, offenders, watch
 from tracekit.fleet.regressions import regressions, why_not_comparable
 from tracekit.fleet.rollup import Rolled
 
 UPGRADE = ("framework", "megatron 2.4", "megatron 2.5")
 LOOKED_AT = (8, 11, 12, 13, 15, 17, 18, 19, 20, 21, 24, 25, 26, 30)
+
+
+@dataclass
+class RowStore:
+    """Rows of the table ``job`` alone."""
+
+    folder: Path
+    jobs: list[dict[str, Any]]
+
+    def rows(self, name: str, since: str, until: str) -> list[dict[str, Any]]:
+        """Between two dates, as the store gives them."""
+        return [j for j in self.jobs if name == "job" and since <= j["date"] <= until]
 
 
 def night(fleet: Fleet, day: int, rolled: Rolled | None = None) -> Night:
@@ -306,6 +318,38 @@ def test_a_family_that_gets_slower_once_more_is_told_once_more() -> None:
     assert new == [day_of(11), day_of(21)]
 
 
+@pytest.mark.parametrize("late_days", [3, 9])  # within and beyond same_cause_days
+def test_runs_that_come_in_late_move_a_regressions_date_which_is_said_once(
+    late_days: int, tmp_path: Path
+) -> None:
+    steps = [1.0 + 0.001 * (i % 3) for i in range(10)] + [1.05] * (late_days + 4)
+    jobs = [job(i, s, steps_count=9, inputs_bad_count=0) for i, s in enumerate(steps)]
+    store = RowStore(tmp_path, [j for i, j in enumerate(jobs) if not 10 <= i < 10 + late_days])
+    said: list[tuple[Any, ...]] = []
+    for held in (store.jobs, jobs, jobs):
+        last = day_of(24 + len(said))
+        store.jobs = [*held[:-1], {**held[-1], "date": last}]
+        one = judged(store, last, Rolled(), told=told_before(str(tmp_path), last))  # type: ignore[arg-type]
+        keep(str(tmp_path), last, summary.to_json(one))
+        said.append(one.regressions)
+    (first,), (moved,), (standing,) = said
+    assert [r.date for (r,) in said] == [day_of(11 + late_days), day_of(11), day_of(11)]
+    assert [r.is_new for r in (first, moved, standing)] == [True, False, False]
+    assert [r.told_date for r in (first, moved, standing)] == [None, first.date, None]
+    words = f"The last night said since {first.date}: runs since then moved it."
+    assert summary._regression(moved).endswith(words)
+    assert "last night said" not in summary._regression(standing)
+
+
+def test_what_got_slower_once_more_is_new_beside_what_was_told() -> None:
+    told = Told(frozenset(), (ToldRegression(None, frozenset({"f"}), day_of(1)),))
+    (one,) = found(series())
+    assert one.date == day_of(9)  # eight days later: beyond same_cause_days
+    assert told.marked(one, Limits()) == replace(one, is_new=True)
+    near = Told(frozenset(), (ToldRegression(None, frozenset({"f"}), day_of(2)),))
+    assert near.marked(one, Limits()) == replace(one, is_new=False, told_date=day_of(2))
+
+
 # ---------------------------------------------------------------- offenders
 
 
@@ -507,6 +551,22 @@ def test_two_machines_that_fail_in_the_same_runs_are_both_offenders() -> None:
     assert {o.name for o in offending({**rows, "gpu": gpus})} == {"h3", "GPU-h3"}
     own = [{**r, "gpu": f"GPU-{r['host']}"} for r in rows["host"]]
     assert {o.name for o in offending({**rows, "gpu": own})} == {"GPU-h3"}
+
+
+def test_chance_findings_of_a_host_do_not_name_it_beside_its_port() -> None:
+    def told(chance: int) -> set[str]:
+        rows = places({"h3": 6})["host"]
+        mine = [r for r in rows if r["host"] == "h3"]
+        for row in mine[:chance]:
+            row["rules"] = ["packet-loss"]
+        links = [{**r, "link": f"leaf:{r['host']}"} for r in rows]
+        for row in links:
+            if row["host"] == "h3" and row["run"] in {r["run"] for r in mine[:chance]}:
+                row["rules"] = []
+        return {o.name for o in offending({"host": rows, "link": links})}
+
+    assert told(0) == told(2) == {"leaf:h3"}  # six of eight are the port's: below the share
+    assert told(8) == {"leaf:h3", "h3"}  # its other runs alone would make it one
 
 
 def test_what_a_night_watches_is_told_apart_from_offenders(nights: dict[int, Night]) -> None:

@@ -551,6 +551,20 @@ def test_a_run_whose_clock_is_years_ahead_is_no_last_night(
     assert "not yet" not in err
 
 
+@pytest.mark.parametrize("words", ["20260721", "2026-W30-2"])
+def test_a_date_is_one_however_iso_8601_writes_it(
+    words: str, real: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = call(capsys, "rollup", real, "--workers", 1, "--date", words)
+    assert (code, out.startswith("Night of 2026-07-21: 1 run")) == (0, True)
+    assert {p.name for p in (real / "fleet" / "nights").glob("*.json")} == {"2026-07-21.json"}
+    metrics = real.parent / "fleet.om"
+    call(capsys, "rollup", real, "--workers", 1, "--since", words, "--openmetrics", metrics)
+    assert "tracekit_" in metrics.read_text()
+    code, _, err = call(capsys, "rollup", real, "--date", "2026-07-21T00:00:00+02:00")
+    assert (code, "is no date" in err) == (2, True)
+
+
 @pytest.mark.parametrize("words", [["--notify-command", "'"], ["--notify-command", " "]])
 def test_a_command_that_cannot_be_meant_costs_no_night(
     words: list[str], real: Path, capsys: pytest.CaptureFixture[str]

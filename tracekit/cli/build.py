@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tracekit.api import OpenRun
     from tracekit.fleet.each import Added
+    from tracekit.fleet.lakes import AnyLake
 
 
 def ingest(
@@ -100,6 +101,7 @@ def ingest(
 
             with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
                 opened_lake = make_lake(lake)
+                ended = _end_date(opened_lake, name)
                 run_name, is_new = opened_lake.add(
                     [*(paths or [])], name=name, job_paths=[*(job or [])], cluster=remote, **reading
                 )
@@ -109,6 +111,7 @@ def ingest(
                         api.keep_waits(remote, where, drop, memory_bytes=memory_bytes)
             opened = api.open(where, memory_bytes=memory_bytes)
             _say_where(run_name, is_new)
+            _warn_of_another_date(run_name, ended, _end_date(opened_lake, name))
         else:
             place = {"run": run or "", "scheduler": scheduler, "cluster": cluster}
             opened = api.ingest([*(paths or [])], job=[*(job or [])], **place, **reading)  # type: ignore[arg-type]  # each as ingest declares it
@@ -149,6 +152,26 @@ def _say_where(name: str, is_new: bool, path: str | None = None) -> None:
         is_new=is_new,
         **fields,
     )
+
+
+def _end_date(lake: AnyLake, name: str | None) -> str | None:
+    """The date on which a run ended; None without such a run, or without a clock."""
+    try:
+        card = lake.entry(name).card if name is not None else None
+    except UsageError:
+        return None
+    return card.end_utc[:10] if card is not None and card.end_utc is not None else None
+
+
+def _warn_of_another_date(name: str, before: str | None, after: str | None) -> None:
+    """Who gives each night's job the same name would have one run, and no night after the first."""
+    if before is not None and after is not None and before < after:
+        note(
+            f"note: {name} ended on {before} and now ends on {after}: it stays one run, of the "
+            "date on which it began. Another night's job needs another --name, or none",
+            level="warning",
+            run=name,
+        )
 
 
 def _say_what_was_read(opened: OpenRun, strict: bool) -> int:

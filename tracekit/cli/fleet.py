@@ -282,6 +282,7 @@ def rollup(
     from tracekit.runs import available_cpus
 
     del log_format
+    date, since = o.parse_date(date, "--date"), o.parse_date(since, "--since")
     _check_before_rollup(output, force, (openmetrics, textfile), site)
     base = _site_base(site, site_url)
     if date is not None and since is not None:
@@ -294,8 +295,8 @@ def rollup(
     with cluster_of(scheduler, cluster, workers, memory_bytes) as remote:
         rolled = rolled_up(
             opened_lake,
-            date=o.parse_date(date, "--date"),
-            since=o.parse_date(since, "--since"),
+            date=date,
+            since=since,
             dry_run=dry_run,
             workers=workers or available_cpus(),
             memory_bytes=memory_bytes,

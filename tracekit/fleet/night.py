@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, timedelta
 from statistics import median
 from typing import Any
@@ -145,9 +145,7 @@ def judged(
     offending = offenders(places, families, limits, day, known)
     slower = regressions(jobs, limits, day)
     if told is not None:
-        slower = [
-            replace(r, is_new=not any(t.is_of(r, limits) for t in told.regressions)) for r in slower
-        ]
+        slower = [told.marked(r, limits) for r in slower]
     return Night(
         date=day,
         rolled=rolled,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,9 @@ class ToldRegression:
 
     def is_of(self, regression: Regression, limits: Limits) -> bool:
         """Whether it is the same one: of the same change or of half its families, and from about
-        the same date on. A family that got slower once more is told once more."""
-        days = abs((date.fromisoformat(regression.date) - date.fromisoformat(self.date)).days)
+        the same date on, or from an earlier one, as runs that come in late show it. A family that
+        got slower once more did so later, and is told once more."""
+        days = (date.fromisoformat(regression.date) - date.fromisoformat(self.date)).days
         if days > limits.same_cause_days:
             return False
         if self.change is not None and self.change == regression.change:
@@ -53,6 +54,12 @@ class Told:
     offenders: frozenset[tuple[str, str]]
     """Kinds and names."""
     regressions: tuple[ToldRegression, ...]
+
+    def marked(self, regression: Regression, limits: Limits) -> Regression:
+        """The same with whether it is new, and what the last night said of its date if not that."""
+        dates = [t.date for t in self.regressions if t.is_of(regression, limits)]
+        moved = bool(dates) and regression.date not in dates
+        return replace(regression, is_new=not dates, told_date=max(dates) if moved else None)
 
 
 def told_before(folder: str, day: str) -> Told | None:

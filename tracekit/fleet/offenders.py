@@ -501,14 +501,16 @@ def _offender(one: _Tested, q: float, is_new: bool) -> Offender:
 def _narrowest(
     candidates: Sequence[Offender], tests: Sequence[_Tested], limits: Limits
 ) -> list[Offender]:
-    """Of offenders whose bad runs are nearly the same ones, the narrowest; and of a rack that
-    stands out without its worst host, no host apart: its sentence names them."""
+    """Of offenders whose bad runs are nearly the same ones, or would be no offender's without those
+    of a narrower, the narrowest; and of a rack that stands out without its worst host, no host
+    apart: its sentence names them."""
     bad = {
         (t.place.kind, t.place.name, t.days): {r["run"] for r in t.place.bad}
         for t in tests
         if not t.is_grave
     }
     machines = {(t.place.kind, t.place.name): t.place.machines for t in tests}
+    counts = Counter((kind, days) for kind, _, days in bad)
 
     def told(offender: Offender, days: int) -> _Told:
         place = (offender.kind, offender.name)
@@ -521,9 +523,18 @@ def _narrowest(
         this = told(offender, offender.days)
         return any(
             this.may_be_of(that)
-            and len(this.runs & that.runs) >= limits.same_runs_ratio * len(this.runs)
+            and (
+                len(this.runs & that.runs) >= limits.same_runs_ratio * len(this.runs)
+                or (not this.runs.isdisjoint(that.runs) and is_chance(offender, this, that))
+            )
             for that in (told(other, offender.days) for other in narrowest)
         )
+
+    def is_chance(offender: Offender, this: _Told, that: _Told) -> bool:
+        # What a port adds to the chance findings of its host's four weeks is still the port's.
+        rest = at_least(len(this.runs - that.runs), [offender.others_ratio] * offender.runs_count)
+        spans = limits.window_days / offender.days * len(GRADINGS)
+        return rest * spans * counts[offender.kind, offender.days] > limits.max_q
 
     racks = [o for o in candidates if o.kind == "rack"]
     hosts_told = {host for rack in racks for host, _ in rack.hosts}

@@ -63,6 +63,8 @@ class Regression:
     unmoved_count: int
     """Families with the same change that did not get slower: what speaks against it."""
     is_new: bool
+    told_date: str | None = None
+    """What the last night said instead of ``date``, where runs that came in since moved it."""
 
     @property
     def slower_ratio(self) -> float:

@@ -183,6 +183,13 @@ def _family(family: FamilyChange) -> str:
 
 
 def _regression(regression: Regression) -> str:
+    moved = ""
+    if regression.told_date is not None:
+        moved = f" The last night said since {regression.told_date}: runs since then moved it."
+    return _slower(regression) + moved
+
+
+def _slower(regression: Regression) -> str:
     told = some([_family(f) for f in regression.families], SHOWN_FAMILIES)
     if len(regression.families) > 1:
         head = f"{plural(len(regression.families), 'family')} of jobs".replace(

@@ -11,6 +11,7 @@ from late_jobs import MS, MakeJob, coverage
 from lateness_rules import LINK, exit_row
 from port_rules import held_back
 from tracekit.findings import Finding, Severity
+from tracekit.rules import gloo_rings
 
 BEHIND_MS = {3: -20.0, 0: -10.0, 2: 0.0, 1: 20.0}
 """Data go from 2 to 1, slowly, on to 0, to 3 and back to 2."""
@@ -39,8 +40,8 @@ def test_both_ends_of_the_link_are_told(make_job: MakeJob) -> None:
     assert finding.scope.ranks == () and finding.candidates.ranks == (1, 2)
     assert finding.summary.startswith("The link from rank 2 to rank 1 is slow: rank 1 leaves each")
     assert finding.severity is Severity.MAJOR
-    # Two rounds of three hops of two pieces each: 12 pieces, and over three hops they spread by
-    # 40 ms: 13.3 each, 160 of 100 ms. All that nothing hides, then: 60 ms a step.
+    # Two rounds of three hops of two pieces each: 12 pieces, each of a twelfth of 100 ms, and the
+    # next member leaves by more than two of them before: all that nothing hides, 60 ms a step.
     assert finding.impact.s_per_step == pytest.approx(0.060)
 
 
@@ -76,12 +77,57 @@ def test_a_link_that_loses_less_than_half_stays_a_suspicion(make_job: MakeJob) -
     assert (major.severity, minor.severity) == (Severity.MAJOR, Severity.MINOR)
 
 
+def _lost(finding: Finding) -> float:
+    (lost,) = (e.value for e in finding.evidence if e.name.startswith("of the transfer, lost"))
+    return lost
+
+
+def test_what_is_lost_is_told_by_the_next_member(make_job: MakeJob) -> None:
+    """12 pieces cross the link, P each; 0 leaves 12 % of the transfer before 1, which is 2P - p: of
+    P = 1/12 that leaves p = 0.56 P."""
+    (finding,) = _findings(make_job, _rows({3: -4.0, 0: 0.0, 2: 0.0, 1: 12.0}))
+    assert _lost(finding) == pytest.approx(12 * 0.12 - 1)
+    assert finding.impact.s_per_step == pytest.approx(0.44 * 0.060)
+
+
+def test_of_calls_that_overlap_one_piece_less_is_taken(make_job: MakeJob) -> None:
+    late_ms = {3: -4.0, 0: 0.0, 2: 0.0, 1: 12.0}
+    (alone,) = _findings(make_job, _rows(late_ms))
+    (many,) = _findings(make_job, _rows(late_ms, calls_count=80))
+    assert (_lost(alone), _lost(many)) == pytest.approx((12 * 0.12 - 1, 11 * 0.12 - 1))
+
+
 def test_large_messages_are_passed_on_in_more_pieces(make_job: MakeJob) -> None:
-    """Of 16 MiB each member passes on four pieces of 1 MiB: the same spread is twice the loss."""
+    """Of 16 MiB each member passes on four pieces of 1 MiB: 24 cross the link."""
     late_ms = {3: -1.0, 0: 0.0, 2: 0.0, 1: 6.0}
     (small,) = _findings(make_job, _rows(late_ms))
     (large,) = _findings(make_job, _rows(late_ms, message_bytes=16 << 20))
-    assert large.impact.s_per_step == pytest.approx(2 * (small.impact.s_per_step or 0))
+    assert _lost(large) == pytest.approx(24 * 0.06 - 1)
+    # 12 pieces would be no loss at all: how many there were is not known.
+    assert _lost(small) == gloo_rings.UNKNOWN_RATIO
+
+
+def test_groups_of_its_kind_say_what_the_transfer_takes(make_job: MakeJob) -> None:
+    """As many equal calls of a group that shares no rank with it take 25 ms, not 100."""
+    healthy = _rows(dict.fromkeys((4, 5, 6, 7), 0.0), group_id="h", group_transfer_p50_ns=25.0 * MS)
+    (finding,) = _findings(make_job, [*_rows(), *healthy], g=[0, 1, 2, 3], h=[4, 5, 6, 7])
+    assert _lost(finding) == pytest.approx(0.75)
+    assert finding.impact.s_per_step == pytest.approx(0.75 * 0.060)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"message_bytes": 1 << 20},  # of another size
+        {"calls_count": 3},  # called otherwise
+        {"op": "all_gather"},
+    ],
+)
+def test_other_transfers_say_nothing_of_it(make_job: MakeJob, other: dict[str, Any]) -> None:
+    rows = _rows(dict.fromkeys((4, 5, 6, 7), 0.0), group_id="h", group_transfer_p50_ns=25.0 * MS)
+    rows = [row | other for row in rows]
+    (finding,) = _findings(make_job, [*_rows(), *rows], g=[0, 1, 2, 3], h=[4, 5, 6, 7])
+    assert _lost(finding) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from tracekit.findings import Candidates, Evidence, Finding, Price, Severity
 from tracekit.rules.base import Facts, Row
@@ -17,6 +18,8 @@ to the member before, an all-gather to the next (gloo/allreduce.cc, allgather.cc
 SEGMENT_BYTES = 1 << 20
 """No piece that a ring passes on is larger (gloo's kMaxSegmentSize); a member's share is at least
 two pieces."""
+UNKNOWN_RATIO = 0.5
+"""What a slow link loses of a transfer where nothing tells: anything between nothing and all."""
 
 
 class RingThresholds(Thresholds):
@@ -24,8 +27,8 @@ class RingThresholds(Thresholds):
 
     min_behind_ratio: float = threshold(
         0.2,
-        "of a transfer, which the link loses: of a ring that passes on two pieces a member, leaving"
-        " later by 5 % of it; healthy members stay under 3 %",
+        "of a transfer, for which members leave apart: of a ring that passes on two pieces a"
+        " member, leaving later by 5 % of it; healthy members stay under 3 %",
     )
     min_step_ratio: float = threshold(0.02, "what is lost over the step, of all operations")
     min_steady_ratio: float = threshold(
@@ -43,7 +46,7 @@ class RingThresholds(Thresholds):
     )
     min_lost_ratio: float = threshold(
         0.5,
-        "of the transfer, which is lost behind the link: from there on it is more than a suspicion",
+        "of the transfer, for which members leave apart: from there on it is more than a suspicion",
     )
 
 
@@ -59,16 +62,26 @@ class Witness:
     """Of the receiver."""
     spread_ns: float
     """Between the first member that leaves and the last."""
+    lag_ratio: float
+    """Between the receiver's end and that of the member that it passes pieces on to, of a call's
+    transfer."""
+    is_alone: bool = True
+    """Whether it is the receiver's only call of a ring in a step."""
+    healthy_ns: float | None = None
+    """What the same transfer takes in the job's other groups of this kind; None: none has it."""
+
+    @property
+    def spread_ratio(self) -> float:
+        """How far the members leave apart: pieces that take as long, over its transfer."""
+        return spread_ratio(self.row, self.members_count, self.spread_ns)
 
     @property
     def lost_ratio(self) -> float:
-        """The share of its transfer that the link loses."""
-        return lost_ratio(self.row, self.members_count, self.spread_ns)
-
-    def step_ns(self, facts: Facts, what: str) -> float:
-        """One of the row's times, summed over the calls of a step."""
-        steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
-        return float(self.row[what]) * int(self.row["calls_count"]) / max(1, steps_count)
+        """The share of its transfer that the link loses: beside groups of its kind, else by how the
+        ring's members leave."""
+        if self.healthy_ns is not None:
+            return max(0.0, 1 - self.healthy_ns / float(self.row["transfer_p50_ns"]))
+        return lost_ratio(self.row, self.members_count, self.lag_ratio, self.is_alone)
 
 
 @dataclass(frozen=True)
@@ -85,23 +98,40 @@ def is_ring(row: Row) -> bool:
     return row.get("timeline") == "host" and row["op"] in SENDER_OFFSETS
 
 
-def lost_ratio(row: Row, members_count: int, spread_ns: float) -> float:
-    """The share of a transfer that a ring's slow link loses against its others.
-
-    All links pass equally many pieces, one after the other. What has crossed the slow one last
-    reaches its receiver one piece of the slow link after the member that it passes pieces on to
-    has its own, less one piece of a fast link: so members leave at such distances, and the spread
-    over the ring is (members - 1) times what a piece loses. What a socket takes before it has left
-    hides a part of it, so the ratio is an estimate.
-    """
+def _crossings(row: Row, members_count: int) -> float:
+    """How many pieces cross each link of the ring in a call; the least, where its size is not
+    known."""
     size = row["message_bytes"]
     pieces = 2 * members_count
     if size is not None:
         pieces = max(pieces, -(-int(size) // SEGMENT_BYTES))
     rounds = 2 if row["op"] == "all_reduce" else 1
-    crossing = rounds * (members_count - 1) * pieces / members_count
+    return rounds * (members_count - 1) * pieces / members_count
+
+
+def spread_ratio(row: Row, members_count: int, spread_ns: float) -> float:
+    """How far members leave apart, each by a piece of the link, as a share of all its pieces.
+
+    All links pass equally many pieces, one after the other: so members behind a slow one leave at
+    distances of a piece or two, and those of a healthy ring together.
+    """
     transfer_ns = float(row["transfer_p50_ns"])
-    return min(1.0, crossing * spread_ns / (members_count - 1) / transfer_ns) if transfer_ns else 0
+    apart_ns = _crossings(row, members_count) * spread_ns / (members_count - 1)
+    return min(1.0, apart_ns / transfer_ns) if transfer_ns else 0.0
+
+
+def lost_ratio(row: Row, members_count: int, lag_ratio: float, is_alone: bool) -> float:
+    """The share of a transfer that a ring's slow link loses against its others; an estimate.
+
+    N pieces cross the link one after the other and take a time P each, the whole transfer. The
+    receiver sends one on when the one before it has come (gloo has two under way), which takes p
+    over a fast link: so the next member has its last piece 2P - p earlier, and 1 - p/P is N times
+    this lag, as a share of the transfer, less 1. Of calls that overlap a piece of another may lie
+    between, too: they are taken to have one piece less. Where this leaves no loss there were more
+    pieces than are known, or what the next member sends kept it: half.
+    """
+    pieces = _crossings(row, members_count) - (0 if is_alone else 1)
+    return min(1.0, max(0.0, pieces * lag_ratio - 1)) or UNKNOWN_RATIO
 
 
 def edges(facts: Facts, rows: Sequence[Row]) -> list[Edge]:
@@ -119,16 +149,70 @@ def edges(facts: Facts, rows: Sequence[Row]) -> list[Edge]:
         ranks = members.get(group, [])
         if len(ranks) < limits.min_ring_count or sorted(int(r["rank"]) for r in of) != ranks:
             continue
-        ordered = sorted(of, key=lambda r: (-float(r["exit_p50_ns"]), int(r["rank"])))
-        last = ordered[0]
-        receiver = int(last["rank"])
-        sender = ranks[(ranks.index(receiver) + SENDER_OFFSETS[str(op)]) % len(ranks)]
-        spread_ns = float(last["exit_p50_ns"]) - float(ordered[-1]["exit_p50_ns"])
-        one = Witness(group, len(ranks), sender, receiver, last, spread_ns)
-        if _is_last(last, ordered[1], limits) and one.lost_ratio >= limits.min_behind_ratio:
-            seen.append(one)
+        ring = [next(r for r in of if r["rank"] == rank) for rank in ranks]
+        # As the data go.
+        ring = ring[:: -SENDER_OFFSETS[str(op)]]
+        seen += [
+            w for w in _slow_in(group, ring, limits) if w.spread_ratio >= limits.min_behind_ratio
+        ]
+    seen = [
+        replace(
+            w,
+            is_alone=_calls_a_step(facts, w.receiver, rows) <= 1,
+            healthy_ns=_healthy_ns(w, seen, by_operation, members),
+        )
+        for w in seen
+    ]
     least_ns = limits.min_step_ratio * facts.steps.step_ns
     return [edge for edge in _edges(seen, limits) if price(facts, edge).ns >= least_ns]
+
+
+def _calls_a_step(facts: Facts, rank: int, rows: Sequence[Row]) -> float:
+    calls_count = sum(int(r["calls_count"]) for r in filter(is_ring, rows) if r["rank"] == rank)
+    return calls_count / max(1, len(facts.steps) + len(facts.steps.warmup_keys))
+
+
+def _step_ns(facts: Facts, row: Row, what: str) -> float:
+    """One of a row's times, summed over the calls of a step."""
+    steps_count = len(facts.steps) + len(facts.steps.warmup_keys)
+    return float(row[what]) * int(row["calls_count"]) / max(1, steps_count)
+
+
+def _healthy_ns(
+    one: Witness,
+    seen: Sequence[Witness],
+    by_operation: Mapping[tuple[str, object, object], Sequence[Row]],
+    members: Mapping[str, Sequence[int]],
+) -> float | None:
+    """What other groups take for as many equal calls: groups that share no rank with this one, like
+    those of one dimension of a mesh, and show no slow link."""
+    slow = {w.group_id for w in seen}
+    own = set(members[one.group_id])
+    others = [
+        float(of[0]["group_transfer_p50_ns"])
+        for (group, op, size), of in by_operation.items()
+        if group not in slow
+        and (op, size) == (one.row["op"], one.row["message_bytes"])
+        and len(members.get(group, ())) == one.members_count
+        and not own & set(members[group])
+        and int(of[0]["calls_count"]) == int(one.row["calls_count"])
+    ]
+    return median(others) if others else None
+
+
+def _slow_in(group: str, ring: Sequence[Row], limits: RingThresholds) -> list[Witness]:
+    """Links of one ring whose receivers leave last; ``ring``: its members as the data go."""
+    late_ns = [float(r["exit_p50_ns"]) for r in ring]
+    latest, second = sorted(ring, key=lambda r: (-float(r["exit_p50_ns"]), int(r["rank"])))[:2]
+    count = len(ring)
+    spread_ns = max(late_ns) - min(late_ns)
+    if not _is_last(latest, second, limits):
+        return []
+    at = ring.index(latest)
+    ends = [float(ring[i % count]["exit_p50_ratio"] or 0.0) for i in (at, at + 1)]
+    sender = int(ring[at - 1]["rank"])
+    lag_ratio = ends[0] - ends[1]
+    return [Witness(group, count, sender, int(latest["rank"]), latest, spread_ns, lag_ratio)]
 
 
 def _edges(seen: Sequence[Witness], limits: RingThresholds) -> list[Edge]:
@@ -168,9 +252,11 @@ def _is_last(last: Row, second: Row, limits: RingThresholds) -> bool:
 def price(facts: Facts, edge: Edge) -> Price:
     """What the link's transfers lose, no more than communication that nothing hides; at least by
     how much members leave late."""
-    all_ns = sum(one.step_ns(facts, "transfer_p50_ns") for one in edge.witnesses)
-    lost_ns = sum(one.step_ns(facts, "transfer_p50_ns") * one.lost_ratio for one in edge.witnesses)
-    late_ns = sum(one.step_ns(facts, "exit_p50_ns") for one in edge.witnesses)
+    all_ns = sum(_step_ns(facts, one.row, "transfer_p50_ns") for one in edge.witnesses)
+    lost_ns = sum(
+        _step_ns(facts, one.row, "transfer_p50_ns") * one.lost_ratio for one in edge.witnesses
+    )
+    late_ns = sum(_step_ns(facts, one.row, "exit_p50_ns") for one in edge.witnesses)
     means = facts.steps.rank_means
     exposed_ns = max(
         (means[one.receiver].exposed_comm for one in edge.witnesses if one.receiver in means),
@@ -185,7 +271,7 @@ def price(facts: Facts, edge: Edge) -> Price:
 def finding(facts: Facts, edge: Edge, by_rank: Mapping[int, float], capture: str) -> Finding:
     """The link as a finding: of the end that several others show, else of no end in particular."""
     limits = facts.limits(RingThresholds)
-    worst = max(edge.witnesses, key=lambda one: one.step_ns(facts, "exit_p50_ns"))
+    worst = max(edge.witnesses, key=lambda one: _step_ns(facts, one.row, "exit_p50_ns"))
     named = [rank for rank in (edge.sender, edge.receiver) if rank is not None]
     ends = facts.scope(sorted(named), facts.steps.keys)
     is_known = len(named) == 1
@@ -198,7 +284,7 @@ def finding(facts: Facts, edge: Edge, by_rank: Mapping[int, float], capture: str
     others = "others" if worst.members_count > limits.min_ring_count else "other"
     late_ns = float(worst.row["exit_p50_ns"])
     ratio = late_ns / float(worst.row["group_transfer_p50_ns"] or 1)
-    is_more = worst.lost_ratio >= limits.min_lost_ratio
+    is_more = worst.spread_ratio >= limits.min_lost_ratio
     return facts.finding(
         scope,
         f"The link from {from_} to {to} is slow: rank {worst.receiver} leaves each "
@@ -218,10 +304,16 @@ def finding(facts: Facts, edge: Edge, by_rank: Mapping[int, float], capture: str
                 query="exit_lateness",
             ),
             Evidence(
-                "of the transfer, lost behind the link",
-                worst.lost_ratio,
+                "the same for all pieces that cross the link, over the transfer",
+                worst.spread_ratio,
                 "ratio",
                 threshold=limits.min_behind_ratio,
+                query="exit_lateness",
+            ),
+            Evidence(
+                "of the transfer, lost on the link: an estimate",
+                worst.lost_ratio,
+                "ratio",
                 query="exit_lateness",
             ),
         ),

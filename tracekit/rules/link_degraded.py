@@ -28,9 +28,10 @@ When this is wrong
     Members need not leave together: rooted operations and trees release some earlier by design.
     Small messages are bound by latency, not by the link. A congested switch looks the same.
     Without counters of the port or NCCL's own errors this is a suspicion: at most minor, but for
-    a ring of gloo that loses half of its transfer so. What that ring loses is an estimate from by
-    how much its members leave apart; what sockets take before it is sent hides a part. A cable of
-    the map is minor, too: it has no price, and a split cable may have half of the lanes by design.
+    a ring of gloo whose members leave half of its transfer apart. What that ring loses is told
+    beside groups of its kind, else an estimate from by how much the next member leaves before;
+    what sockets take before it is sent hides a part. A cable of the map is minor, too: it has no
+    price, and a split cable may have half of the lanes by design.
 
 Source
     Diagnosis D16 and 3.10: behind a link of 60 Mbit/s one rank left every all-reduce 72 ms late.

@@ -120,3 +120,32 @@ def test_steps_of_two_captures_are_not_neighbours(name: str, make_job: MakeJob) 
     found = rule(name).run(facts).findings
     # Two separate stalled steps of 30 persist for nobody; two checkpoints are what they are.
     assert bool(found) == (name == "checkpoint-stall")
+
+
+@ALL
+def test_who_waits_in_every_step_is_waited_for_all_the_same(name: str, make_job: MakeJob) -> None:
+    # Rank 2 waits 25 ms longer than the others in every step, as a pipeline's first stage does.
+    job = make_job(steps_count=12).stall(QUERY_OF[name], [2], [3, 6, 9, 12], 20)
+    for step in job.steps:
+        job.add(2, step, "exposed_comm", 25)
+        job.add(2, step, "compute", -25)
+    (finding,) = look(name, job).findings
+    # 4 of 12 steps lose 20 ms: the others wait for as much longer than in their other steps.
+    assert finding.impact.s_per_step == pytest.approx(0.020 / 3)
+
+
+@ALL
+def test_a_stall_within_what_its_rank_waits_for_another_costs_nothing(
+    name: str, make_job: MakeJob
+) -> None:
+    # Ranks 1 and 2 wait 30 ms for rank 0 in every step; where rank 2 stalls it waits less by that,
+    # and rank 1 as long as ever.
+    job = make_job(steps_count=12).stall(
+        QUERY_OF[name], [2], [3, 6, 9, 12], 20, is_waited_for=False
+    )
+    for step in job.steps:
+        for rank in (1, 2):
+            stalls = rank == 2 and step % 3 == 0
+            job.add(rank, step, "exposed_comm", 10 if stalls else 30)
+            job.add(rank, step, "compute", -30)
+    assert not look(name, job).findings

@@ -80,7 +80,7 @@ def evaluate(facts: Facts, limits: CheckpointStallThresholds) -> RuleOutcome:
     steps = facts.steps
     if not facts.of(TEXT.query) or len(steps) < limits.min_steps_count:
         return evaluate_stalls(facts, limits, TEXT)
-    delays = step_delays(steps, facts.of(TEXT.query))
+    delays = step_delays(steps, facts.of(TEXT.query), limits)
     if sum(1 for d in delays if d.stalls_ns) <= len(delays) / 2:
         # Where most steps save, there is no typical step without: saving counts as it is.
         delays = [_within_excess(d, steps, limits) for d in delays]

@@ -11,15 +11,17 @@ The delay of the job in a step is
   + the most that one rank stalled beyond that, as far as another rank is seen to wait for it.
 
 The largest rank counts, never the sum over ranks: they stall side by side. The second part is
-what exempts a rank that was early anyway: if the others did not wait longer than it did, its
-stall cost nothing.
+what exempts a rank that was early anyway: if the others did not wait longer, its stall cost
+nothing. Longer than in their steps without a stall, where there are enough of these: a stage of a
+pipeline, or whoever waits for a slower rank, waits in every step. Else longer than the rank that
+stalled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from tracekit.findings import Evidence, EvidenceRow, Finding, Instrument, Method, Price
 from tracekit.rules.base import NO_GPU, Facts, Row, RuleOutcome
@@ -120,17 +122,38 @@ class StepDelay:
     """Exposed stall of each rank that had one."""
 
 
-def step_delays(steps: Steps, rows: Sequence[Row]) -> list[StepDelay]:
+def step_delays(steps: Steps, rows: Sequence[Row], limits: StallThresholds) -> list[StepDelay]:
     """The delay of every steady step, zero where nothing stalled."""
     exposed: dict[StepKey, dict[int, int]] = {}
     for row in rows:
         key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
         if key in steps.by_key and row["rank"] in steps.by_key[key]:
             exposed.setdefault(key, {})[int(row["rank"])] = int(row["exposed_ns"])
-    return [_delay(steps, key, exposed.get(key, {})) for key in steps.keys]
+    usual_ns = _usual_waits_ns(steps, exposed, limits)
+    return [_delay(steps, key, exposed.get(key, {}), usual_ns) for key in steps.keys]
 
 
-def _delay(steps: Steps, key: StepKey, exposed: dict[int, int]) -> StepDelay:
+def _usual_waits_ns(
+    steps: Steps, exposed: Mapping[StepKey, Mapping[int, int]], limits: StallThresholds
+) -> Mapping[int, float] | None:
+    """Exposed communication of each rank in a step where neither this nor the one before stalls;
+    None where there are too few such steps."""
+    least_ns = limits.min_step_ratio * steps.step_ns
+    hit = {key for key, stalls in exposed.items() if max(stalls.values()) >= least_ns}
+    hit |= {key.following for key in hit}
+    free = [key for key in steps.keys if key not in hit]
+    if len(free) < limits.min_others_count:
+        return None
+    ranks = set.intersection(*(set(steps.by_key[key]) for key in steps.keys))
+    return {r: median(steps.by_key[key][r].exposed_comm_ns for key in free) for r in ranks}
+
+
+def _delay(
+    steps: Steps,
+    key: StepKey,
+    exposed: Mapping[int, int],
+    usual_ns: Mapping[int, float] | None,
+) -> StepDelay:
     everybody = steps.by_key[key]
     stalls = {r: min(ns, everybody[r].dur_ns) for r, ns in exposed.items() if ns > 0}
     if not stalls:
@@ -139,11 +162,15 @@ def _delay(steps: Steps, key: StepKey, exposed: dict[int, int]) -> StepDelay:
     if not steps.is_coupled:
         # Where nobody communicates nobody can be seen to wait: the stall is taken as it is.
         return StepDelay(key, max(stalls.values()), 0, stalls)
-    waiting = {rank: steps.exposed_comm_ns(key, rank) for rank in everybody}
+    waiting: dict[int, float] = {rank: steps.exposed_comm_ns(key, rank) for rank in everybody}
+    if usual_ns is not None:
+        # Who stalls waits less than it does elsewhere: that is no reason to count more.
+        count = 2 if key.following in steps.by_key else 1
+        waiting = {r: max(0.0, ns - count * usual_ns.get(r, ns)) for r, ns in waiting.items()}
     # A rank does not wait longer than itself, so the longest waiting of all will do.
     longest = max(waiting.values())
     backed = max(min(stall - shared, longest - waiting[rank]) for rank, stall in stalls.items())
-    return StepDelay(key, shared + backed, backed, stalls)
+    return StepDelay(key, shared + int(backed), int(backed), stalls)
 
 
 def evaluate_stalls(
@@ -169,7 +196,7 @@ def evaluate_stalls(
     if not rows:
         return facts.lacking(text.needs, text.capture)
     if delays is None:
-        delays = step_delays(steps, rows)
+        delays = step_delays(steps, rows, limits)
     stalled = [d for d in delays if d.delay_ns >= limits.min_step_ratio * steps.step_ns > 0]
     cost_ns = fmean(d.delay_ns for d in delays)
     if cost_ns < limits.min_impact_ratio * steps.step_ns:

@@ -30,6 +30,11 @@ class StepKey(NamedTuple):
     capture_id: int
     step: int
 
+    @property
+    def following(self) -> StepKey:
+        """The step after it, if it was captured."""
+        return self._replace(step=self.step + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
@@ -236,8 +241,7 @@ class Steps:
         Two steps, because a GPU runs behind its host: peers may show their waiting one step
         later than the host that caused it.
         """
-        following = StepKey(key.attempt, key.capture_id, key.step + 1)
-        rows = (self.by_key.get(k, {}).get(rank) for k in (key, following))
+        rows = (self.by_key.get(k, {}).get(rank) for k in (key, key.following))
         return sum(row.exposed_comm_ns for row in rows if row is not None)
 
     @cached_property

@@ -304,8 +304,8 @@ class Evidence:
         rows: tuple[EvidenceRow, ...] = (),
     ) -> Evidence:
         """A time; both are given in ns, as queries and thresholds have them."""
-        least = None if threshold_ns is None else threshold_ns / 1e9
-        return cls(name, ns / 1e9, "s", threshold=least, query=query, rows=rows)
+        least = None if threshold_ns is None else float(threshold_ns) / 1e9
+        return cls(name, float(ns) / 1e9, "s", threshold=least, query=query, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

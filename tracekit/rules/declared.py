@@ -109,8 +109,8 @@ class Rule:
     needs_kernels: bool = False
     """Whether it must see what ran on the device: it abstains where CUDA graphs hide that."""
     kernel_queries: tuple[str, ...] = ()
-    """For a rule with other evidence besides: what shows the device, and is withheld from it
-    where CUDA graphs hide that."""
+    """For a rule with other evidence besides: what shows the device, which it needs too, and which
+    is withheld from it where CUDA graphs hide that."""
     judges_windows: bool = False
     """Whether it means as much of a window in which nothing marks steps as of a step."""
     topic: Topic | None = None
@@ -172,7 +172,7 @@ class Rule:
         """Those without which it says nothing."""
         sees_kernels = self.needs_kernels or self.kernel_queries
         kernels = (HIDDEN_QUERY, LOST_QUERY) if sees_kernels else ()
-        return tuple(dict.fromkeys((*self.queries, *kernels)))
+        return tuple(dict.fromkeys((*self.queries, *self.kernel_queries, *kernels)))
 
     def run(self, facts: Facts) -> RuleOutcome:
         """Evaluate, unless a query that it needs could not be run."""
@@ -188,7 +188,7 @@ class Rule:
         without = tuple(
             NotChecked(rule=self.name, needs=f"query {query} ({why}): {facts.unavailable[query]}")
             for query, why in self.optional.items()
-            if query in facts.unavailable and query not in self.queries
+            if query in facts.unavailable and query not in self.needed
         )
         return replace(outcome, not_checked=outcome.not_checked + without)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -236,3 +237,23 @@ def test_a_cost_that_ranks_have_together_says_so(
     said = "it is one cost of ranks 0,2 together"
     assert (said in answer.causes[0].against) is bool(joint)
     assert (said in to_text(answer)) is bool(joint)
+
+
+def test_both_ends_of_a_link_are_what_the_finding_says() -> None:
+    """Of a link that traces alone tell neither end is accused, and either may be named first."""
+    with samples.opened(TWINS / "ddp-starved-link") as run:
+        facts, report = run._diagnosed(config=None)
+        (link, *_) = report.document.findings
+        scope = replace(link.scope, ranks=(), hosts=())
+        ends = replace(link.candidates, ranks=(0, 1))
+        link = replace(link, scope=scope, candidates=ends)
+        con = run.run.con
+        causes = [parse_remove("link=1,0")]
+        answer = priced.whatif_priced(con, None, causes, facts, [link])
+        for other in ("link=1", "link=0,2", "rank=0,1"):
+            with contextlib.suppress(UsageError):
+                rest = priced.whatif_priced(con, None, [parse_remove(other)], facts, [link])
+                assert rest.causes[0].finding is None
+    (cause,) = answer.causes
+    assert cause.finding == link.id
+    assert cause.saved_s_per_step == link.impact.s_per_step

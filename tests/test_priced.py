@@ -236,3 +236,18 @@ def test_a_cost_that_ranks_have_together_says_so(
     said = "it is one cost of ranks 0,2 together"
     assert (said in answer.causes[0].against) is bool(joint)
     assert (said in to_text(answer)) is bool(joint)
+
+
+def test_both_ends_of_a_link_are_what_the_finding_says() -> None:
+    """Of a link that traces alone tell neither end is accused, and either may be named first."""
+    with samples.opened(TWINS / "ddp-starved-link") as run:
+        facts, report = run._diagnosed(config=None)
+        (link, *_) = report.document.findings
+        scope = replace(link.scope, ranks=(), hosts=())
+        ends = replace(link.candidates, ranks=(0, 1))
+        link = replace(link, scope=scope, candidates=ends)
+        asked_for = ("link=1,0", "link=1", "link=0,2", "rank=0,1")
+        found = [
+            priced._finding(run.run.con, parse_remove(text), facts, [link]) for text in asked_for
+        ]
+    assert found == [link, None, None, None]

@@ -97,7 +97,7 @@ def _finding(
     ranks = _ranks(con, cause, facts)
     fitting = [
         f for f in findings
-        if ranks and ranks == _ranks_of(f, facts) and f.impact.s_per_step is not None
+        if ranks and ranks == _ranks_of(f, facts, cause) and f.impact.s_per_step is not None
         and rule(f.rule).names_culprit and not f.explained_by
         and (f.owner == "network") == (cause.kind == "link")
     ]  # fmt: skip
@@ -115,8 +115,11 @@ def _ranks(con: duckdb.DuckDBPyConnection, cause: Cause, facts: Facts) -> set[in
         return set()
 
 
-def _ranks_of(finding: Finding, facts: Facts) -> set[int]:
+def _ranks_of(finding: Finding, facts: Facts, cause: Cause) -> set[int]:
+    """Whom a finding is about; of a link of which no end is accused, both its ends."""
     scope = finding.scope
+    if cause.kind == "link" and not scope.ranks and not scope.hosts:
+        return set(finding.candidates.ranks)
     return set(scope.ranks) or {r for r, host in facts.job.hosts.items() if host in scope.hosts}
 
 

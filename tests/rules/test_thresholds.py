@@ -114,6 +114,7 @@ CONSTANTS = {
         model.SCHEMA_VERSION
     """,
     "what a table was made with": "ports.MIN_RHO",
+    "the middle of what is not known": "gloo_rings.UNKNOWN_RATIO",
     "what a printed figure can tell": "benchmarks.MIN_RATED_BYTES_PER_S",
     "what counts as equal": "build.ROUNDING_RATIO steps.SAME_RATIO",
 }

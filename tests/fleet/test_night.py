@@ -648,6 +648,14 @@ def test_what_logs_say_of_their_time_adds_up(nights: dict[int, Night]) -> None:
 def test_a_night_in_words(nights: dict[int, Night]) -> None:
     text = summary.to_text(nights[30], Path("/data/lake"))
     assert len(text.splitlines()) <= 25
+    assert text.splitlines()[1] == (
+        f"DO        Drain, or mend: host {SLOW_HOST}. Have looked at: port {LINK}. "
+        "Look into: framework megatron 2.4 to megatron 2.5."
+    )
+    assert f"- **do** Drain, or mend: host {SLOW_HOST}" in summary.to_markdown(nights[30])
+    assert summary.asks(nights[8]) == []
+    alone = replace(nights[30], offenders=(), regressions=tuple(found(series())))
+    assert summary.asks(alone) == ["Ask who runs: llama."]
     assert "STANDING  " in text
     assert "At that date: framework megatron 2.4 to megatron 2.5." in text
     assert f"Host {SLOW_HOST}: slow-host in" in text

@@ -28,6 +28,12 @@ LEAST_LOSS_RATIO = 0.001
 """What costs less of a night's GPU-hours is not told."""
 SHOWN_REASON = 160
 """Characters of why a run failed."""
+_ASKS = (
+    ("Drain, or mend", ("host", "gpu")),
+    ("Have looked at", ("link", "rack")),
+)
+"""What is done about a place of a kind: a port or a rack is not taken out of a queue by itself."""
+_ASKED = {"host": "host", "gpu": "GPU", "link": "port", "rack": "rack"}
 NOUNS = {"host": "Host", "gpu": "GPU", "link": "Port", "rack": "Rack"}
 
 
@@ -81,9 +87,37 @@ def _silence(night: Night) -> str:
     return _NOTHING if night.quality.jobs_count else _NO_RUN
 
 
+def asks(night: Night) -> list[str]:
+    """What there is to do, in a line: whom to drain, what to look at, which change to look into."""
+    parts = []
+    for what, kinds in _ASKS:
+        names = [
+            f"{_ASKED[o.kind]} {safe(o.name)}"
+            for o in sorted(night.offenders, key=lambda o: not o.is_new)
+            if o.kind in kinds
+        ]
+        if names:
+            parts.append(f"{what}: {some(names, SHOWN_NAMES)}.")
+    changes = [
+        f"{name.removesuffix('_version')} {safe(old)} to {safe(new)}"
+        for name, old, new in (r.change for r in _sorted(night) if r.change is not None)
+    ]
+    families = [
+        safe(r.families[0].job_name or r.families[0].family)
+        for r in _sorted(night)
+        if r.change is None
+    ]
+    if changes:
+        parts.append(f"Look into: {some(changes, SHOWN_NAMES)}.")
+    if families:
+        parts.append(f"Ask who runs: {some(families, SHOWN_NAMES)}.")
+    return [" ".join(parts)] if parts else []
+
+
 def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
     """For a mail: what is new first, nothing that takes a second look to find."""
     parts = [_head(night)]
+    parts += [f"{'DO':<10}{line}" for line in asks(night)]
     said = told(night)
     for one in said:
         parts.append(f"{'NEW' if one.is_new else 'STANDING':<10}{one.text}")
@@ -113,6 +147,7 @@ def _no_page(links: Links, run: str) -> str:
 def to_markdown(night: Night, links: Links | None = None) -> str:
     """The same for a chat."""
     lines = [f"### {_head(night)}", ""]
+    lines += [f"- **do** {escaped(line)}" for line in asks(night)]
     said = told(night)
     for one in said:
         line = f"- **{'new' if one.is_new else 'standing'}** {escaped(one.text)}"

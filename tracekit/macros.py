@@ -30,6 +30,7 @@ from importlib.resources import files
 
 MACRO_FILES: tuple[str, ...] = (
     "keys",
+    "fields",
     "steps",
     "intervals",
     "work",
@@ -115,7 +116,7 @@ _TITLE = re.compile(r"-- (\w+): (.+)")
 _PARAM = re.compile(r"(\w+) (TABLE\((?:[^()]|\([^()]*\))*\)|[\w\[\]]+) : (.+)")
 _COMMA = re.compile(r",(?![^()]*\))")
 """Between columns, not between the parts of a STRUCT."""
-_RETURNS = re.compile(r"([\w\[\]]+) : (.+)")
+_RETURNS = re.compile(r"([\w\[\]]+|MAP\([\w, ]+\)) : (.+)")
 _CREATE = re.compile(r"CREATE OR REPLACE MACRO (\w+)\(([^)]*)\)")
 
 

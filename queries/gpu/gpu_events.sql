@@ -55,7 +55,7 @@ WITH
             place,
             clock_id,
             -- A log of several machines says in each line whose it is.
-            list_filter(fields, lambda f : starts_with(f, 'host='))[1][6:] AS node,
+            named_field(fields, 'host') AS node,
             if(node IS NULL, host, NULL) AS owner,
             if(node IS NULL AND host IS NULL, source_id, NULL) AS owner_id,
             device_id,
@@ -63,9 +63,7 @@ WITH
             time_ns,
             TRY_CAST(code[5 :] AS INTEGER) AS xid,
             severity,
-            TRY_CAST(
-                list_filter(fields, lambda f : starts_with(f, 'pid='))[1][5:] AS BIGINT
-            ) AS pid,
+            TRY_CAST(named_field(fields, 'pid') AS BIGINT) AS pid,
             'log' AS origin
         FROM log_event
         WHERE starts_with(code, 'xid-') AND device_id IS NOT NULL

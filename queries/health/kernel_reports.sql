@@ -43,13 +43,11 @@ WITH
             code,
             device_id,
             time_ns,
-            map_from_entries(list_distinct([
-                {'k': split_part(f, '=', 1), 'v': f[strpos(f, '=') + 1 :]} FOR f IN fields
-            ])) AS said
+            named_fields(fields) AS said
         FROM log_event
         WHERE
             (starts_with(code, 'kernel-') OR starts_with(code, 'sxid-') OR code = 'oom-kill')
-            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+            AND said IS NOT NULL
     ),
     told AS (
         SELECT

@@ -79,16 +79,14 @@ WITH
             time_ns,
             code,
             host AS own_host,
-            map_from_entries(list_distinct([
-                {'k': split_part(f, '=', 1), 'v': f[strpos(f, '=') + 1 :]} FOR f IN fields
-            ])) AS said
+            named_fields(fields) AS said
         FROM log_event
         WHERE
             code IN (
                 'python-exception', 'fatal-signal', 'worker-exit', 'worker-failed', 'task-ended',
                 'oom-kill', 'pod-ended', 'store-lost'
             )
-            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+            AND said IS NOT NULL
             AND (
                 code <> 'python-exception'
                 OR (source_id, place) NOT IN (SELECT (source_id, place) FROM survived)
@@ -239,9 +237,7 @@ WITH
             source_id,
             place,
             time_ns,
-            map_from_entries(list_distinct([
-                {'k': split_part(f, '=', 1), 'v': f[strpos(f, '=') + 1 :]} FOR f IN fields
-            ])) AS said
+            named_fields(fields) AS said
         FROM log_event
         WHERE
             code = 'job-state'
@@ -252,7 +248,7 @@ WITH
                     last_steps.source_id = log_event.source_id
                     AND last_steps.place > log_event.place
             )
-            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+            AND said IS NOT NULL
     ),
     scheduled AS (
         SELECT
@@ -282,19 +278,14 @@ WITH
                 TRY_CAST(said['world_rank'] AS INTEGER), TRY_CAST(said['rank'] AS INTEGER)
             ) AS rank
         FROM (
-            SELECT
-                source_id,
-                place,
-                map_from_entries([
-                    {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
-                ]) AS said
+            SELECT source_id, place, named_fields(fields) AS said
             FROM log_event
             WHERE
                 (
                     code IN ('watchdog-timeout', 'watchdog-stuck')
                     OR (code = 'watchdog-progress' AND 'is_timed_out=true' IN fields)
                 )
-                AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+                AND said IS NOT NULL
         )
     ),
     told AS (

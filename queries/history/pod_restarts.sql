@@ -23,13 +23,11 @@ WITH
             place,
             time_ns,
             code,
-            map_from_entries(list_distinct([
-                {'k': split_part(f, '=', 1), 'v': f[strpos(f, '=') + 1 :]} FOR f IN fields
-            ])) AS said
+            named_fields(fields) AS said
         FROM log_event
         WHERE
             code IN ('pod-restarted', 'pod-ended', 'pod-event')
-            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+            AND said IS NOT NULL
     ),
     parsed AS (
         SELECT

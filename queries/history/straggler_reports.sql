@@ -25,14 +25,12 @@ WITH
         SELECT
             source_id,
             place,
-            map_from_entries(list_distinct([
-                {'k': split_part(f, '=', 1), 'v': f[strpos(f, '=') + 1 :]} FOR f IN fields
-            ])) AS said,
+            named_fields(fields) AS said,
             fields
         FROM log_event
         WHERE
             code = 'straggler-report'
-            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+            AND said IS NOT NULL
     ),
     named AS (
         SELECT

@@ -33,9 +33,7 @@ WITH
             code,
             source_id,
             place,
-            map_from_entries(list_distinct([
-                {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
-            ])) AS said
+            named_fields(fields) AS said
         FROM log_event
         WHERE
             (
@@ -50,7 +48,7 @@ WITH
                     )
                 )
             )
-            AND len(fields) = len(list_distinct([split_part(f, '=', 1) FOR f IN fields]))
+            AND said IS NOT NULL
     )
 SELECT
     code,

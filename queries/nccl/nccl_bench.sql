@@ -38,9 +38,7 @@ WITH
             source_id,
             attempt,
             place AS last_place,
-            map_from_entries([
-                {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
-            ]) AS given
+            named_fields(fields) AS given
         FROM nccl_event
         WHERE code = 'bench'
     ),
@@ -54,9 +52,7 @@ WITH
         SELECT
             source_id,
             place,
-            map_from_entries([
-                {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
-            ]) AS given
+            named_fields(fields) AS given
         FROM nccl_event
         WHERE code = 'bench_device'
     ),

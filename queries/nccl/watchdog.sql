@@ -31,13 +31,9 @@ WITH
     lines AS (
         SELECT
             *,
-            map_from_entries(list_distinct([
-                {'k': split_part(f, '=', 1), 'v': split_part(f, '=', 2)} FOR f IN fields
-            ])) AS given
+            named_fields(fields) AS given
         FROM log_event
-        WHERE code LIKE 'watchdog-%' AND len(fields) = len(list_distinct([
-            split_part(f, '=', 1) FOR f IN fields
-        ]))
+        WHERE code LIKE 'watchdog-%' AND given IS NOT NULL
     ),
     said AS (
         SELECT

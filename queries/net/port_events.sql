@@ -26,15 +26,7 @@ WITH
             host,
             source_id,
             place,
-            map_from_entries(
-                list_transform(
-                    coalesce(fields, CAST([] AS VARCHAR[])),
-                    lambda f : {
-                        'k': f[1 : strpos(f, '=') - 1],
-                        'v': f[strpos(f, '=') + 1 :]
-                    }
-                )
-            ) AS named
+            named_fields(fields) AS named
         FROM log_event
         WHERE code IN ('pfcwd-storm', 'pfc-pause', 'counter-saturated', 'counters-cleared')
     ),

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gpu_files
 import polars as pl
 import pytest
+from step_lines import read_steps, steps_of
 
 import nccl_logs
 from tracekit import api
-from tracekit.errors import InputError
-from tracekit.ingest.nccl import lines
 from tracekit.ingest.steplog import words
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat
 from tracekit.ingest.steplog.reader import _found, _matched
-
-Rows = list[dict[str, Any]]
 
 LINES: dict[str, tuple[str, dict[str, Any]]] = {
     "megatron": (
@@ -312,20 +307,6 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 """By format: a line as the program writes it, and what it says."""
-
-
-def steps_of(folder: Path, data: bytes, name: str = "train.log") -> Rows:
-    path = folder / name
-    path.write_bytes(data)
-    run = api.ingest([path], run=folder / "run")
-    rows: Rows = run.sql("FROM job_step ORDER BY place, step").to_dicts()
-    return rows
-
-
-def read_steps(text: str) -> Rows:
-    """The same without a run, which takes ten times as long to make."""
-    rows: Rows = gpu_files.ingest(text, "train.log").rows("job_step")
-    return rows
 
 
 @pytest.mark.parametrize("known", sorted(LINES))
@@ -621,71 +602,6 @@ def test_a_line_that_only_resembles_one_is_none(line: str) -> None:
     assert read_steps(f"{line}\n{LINES['nanogpt'][0]}\n")[0]["place"] == 2
 
 
-def keras_bar(step: int, total: int, ms: int, more: str = "") -> str:
-    """As Keras 3.15 draws it, with a terminal's colours and what it goes back by."""
-    done, left = "\u2501" * step, "\u2501" * (total - step)
-    return (
-        f"\r\x1b[1m{step:2}/{total}\x1b[0m \x1b[32m{done}\x1b[0m\x1b[37m{left}"
-        f"\x1b[0m \x1b[1m1s\x1b[0m {ms}ms/step - loss: 2.5{more}" + "\b" * 70
-    )
-
-
-def test_of_keras_bars_an_epoch_is_a_line_and_what_evaluates_is_none(tmp_path: Path) -> None:
-    epochs = [
-        "".join(keras_bar(step, 18, ms) for step in (1, 9, 18))
-        + keras_bar(18, 18, ms + 40, " - val_loss: 3.0")
-        + "\n"
-        for ms in (72, 129)
-    ]
-    text = "Epoch 1/2\n" + epochs[0] + keras_bar(5, 5, 9) + "\nEpoch 2/2\n" + epochs[1]
-    rows = steps_of(tmp_path, text.encode())
-    assert [(r["epoch"], r["step"], r["dur_ns"]) for r in rows] == [
-        (0, 18, 72_000_000), (1, 18, 129_000_000)
-    ]  # fmt: skip
-    old = "".join(
-        f"\r{step}/18 [{'=' * step}>{'.' * (18 - step)}] - ETA: 5s - loss: 2.5" for step in (1, 9)
-    )
-    old += "\r18/18 [==============================] - 2s 85ms/step - loss: 2.5\n"
-    rows = steps_of(tmp_path, old.encode())
-    assert [(r["epoch"], r["step"], r["dur_ns"]) for r in rows] == [(0, 18, 85_000_000)]
-    # To the second or the ms; what would be half of it, or none of an epoch, is no duration.
-    for said, dur_ns in (
-        ("450/450 - 675s - 2s/step", 1_500_000_000), ("450/450 - 5s - 3ms/step", None),
-        ("5/5 - 10s - 2s/step", None), ("5/5 - 60s - 12s/step", 12_000_000_000),
-    ):  # fmt: skip
-        rows = steps_of(tmp_path, f"{said} - loss: 2.5\n".encode())
-        assert [r["dur_ns"] for r in rows] == [dur_ns]
-    predicted = "18/18 \u2501\u2501\u2501 0s 5ms/step\n"
-    assert steps_of(tmp_path, predicted.encode()) == []
-
-
-def test_a_bar_is_drawn_again_in_one_line_and_what_follows_it_is_read(tmp_path: Path) -> None:
-    bars = "\r".join(f" {n}%|█| {n}/100 [00:{n:02d}<01:00,  1.00it/s]" for n in (1, 2, 2, 3))
-    rows = steps_of(
-        tmp_path, f"{bars}slurmstepd: error: *** JOB 1 ON n CANCELLED AT now ***\n".encode()
-    )
-    assert [(r["place"], r["step"], r["elapsed_ns"]) for r in rows] == [
-        (1, n, n * 10**9) for n in (1, 2, 3)
-    ]
-    run = api.open(tmp_path / "run")
-    events = run.sql("SELECT code FROM nccl_event").to_dicts()
-    assert "job_ended" in {e["code"] for e in events}
-
-
-def test_what_a_watchdog_says_behind_a_bar_keeps_its_rank() -> None:
-    """Its line has brackets of its own, the bar's bracket is the first of them."""
-    text = (
-        " 5%|#| 5/100 [6:28:43<94:39:17,  1.37it/s, loss=2.6, v_num=95nc][E ProcessGroupNCCL.cpp:"
-        "458] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=961, "
-        "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800887 milliseconds before timing out.\n"
-    )
-    (event,) = nccl_logs.read(text).tables["log_event"]
-    assert event["code"] == "watchdog-timeout"
-    assert event["fields"] == [
-        "rank=3", "sequence=961", "op=all_reduce", "timeout_ms=1800000", "ran_ms=1800887",
-    ]  # fmt: skip
-
-
 def test_what_stands_among_many_steps_is_read_too() -> None:
     """Only what no step has taken is searched for other words."""
     call = (
@@ -707,13 +623,6 @@ def test_what_stands_among_many_steps_is_read_too() -> None:
         ("python-exception", 53),
     }
     assert [r["place"] for r in tables["nccl_op"]] == [52]
-
-
-def test_bars_state_a_time_where_others_state_none(tmp_path: Path) -> None:
-    bar = " {}%|#| {}/100 [00:{:02d}<01:00,  1.00it/s]\n"
-    text = bar.format(1, 1, 1) + "2024-05-01 10:00:00" + bar.format(2, 2, 2)
-    dated = steps_of(tmp_path, text.encode())
-    assert [r["time_ns"] for r in dated] == [None, 1_714_557_600 * 10**9]
 
 
 @pytest.mark.parametrize("at", [0, words.HEAD_LINES - 1, words.HEAD_LINES, 2 * words.HEAD_LINES])
@@ -793,95 +702,6 @@ def test_numbers_beyond_every_job_end_nothing(tmp_path: Path) -> None:
         assert run.diagnose().verdict.sentence
 
 
-OWN = r"it (?P<step>\d+) of (?P<total>\d+) took (?P<dur_s>[\d.]+)s at (?P<time>[\d.]+)"
-
-
-def own_log(folder: Path, pattern: str) -> Path:
-    lines = [f"it {i} of 90 took 0.5s at {1_714_557_600 + i / 2}" for i in range(40)]
-    (folder / "mine.txt").write_text("\n".join(["hello", *lines]) + "\n")
-    (folder / "job.toml").write_text(f"[[source]]\npath = 'mine.txt'\nstep_pattern = '{pattern}'\n")
-    return folder
-
-
-def test_steps_of_ones_own_program_are_read_by_a_pattern(tmp_path: Path) -> None:
-    with api.open(own_log(tmp_path, OWN)) as run:
-        rows = run.sql("SELECT * FROM job_step ORDER BY place").rows(named=True)
-    assert [(r["place"], r["step"]) for r in rows] == [(i + 2, i) for i in range(40)]
-    assert {(r["format"], r["total_steps_count"], r["dur_ns"]) for r in rows} == {
-        ("own", 90, 500_000_000)
-    }
-    assert [r["time_ns"] for r in rows[:2]] == [
-        1_714_557_600_000_000_000,
-        1_714_557_600_500_000_000,
-    ]
-
-
-def test_another_pattern_reads_the_file_again(tmp_path: Path) -> None:
-    with api.open(own_log(tmp_path, OWN)):
-        pass
-    with api.open(own_log(tmp_path, r"it (?P<step>\d+) of")) as run:
-        rows = run.sql("SELECT DISTINCT dur_ns, time_ns FROM job_step").rows()
-    assert rows == [(None, None)]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "says"),
-    [
-        ("it (?P<step>[", "no regular expression"),
-        ("it (?P<stap>.)", "'stap' is no group"),
-        ("it (.)", "no group named step"),
-        ("(?P<step>.)(?=x)", "no regular expression"),
-    ],
-)
-def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=says) as caught, api.open(own_log(tmp_path, pattern)):
-        pass
-    assert "job.toml: line 3" in str(caught.value)
-
-
-LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
-
-
-@pytest.mark.parametrize(
-    ("name", "epochs", "last"),
-    [("huggingface-trainer", [None], 150), ("lightning", [0, 1, 2, 3], 25)],
-)
-def test_bars_of_real_programs_are_read_to_their_last_step(
-    name: str, epochs: list[int | None], last: int
-) -> None:
-    rows = nccl_logs.read_file(LOGS / f"{name}.log").tables["job_step"]
-    assert list(dict.fromkeys(r["epoch"] for r in rows)) == epochs
-    ends = [max(r["step"] for r in rows if r["epoch"] == e) for e in epochs]
-    assert ends == [last] * len(epochs)
-    assert {r["total_steps_count"] for r in rows} == {last}
-
-
-@pytest.mark.parametrize(
-    "name", ["Map (num_proc=8)", "Loading checkpoint shards", "Writing model shards", "Evaluating",
-             "Generating train split", "Validation DataLoader 0", "Sanity Checking DataLoader 0"]
-)  # fmt: skip
-def test_bars_of_something_else_than_training_are_no_steps(tmp_path: Path, name: str) -> None:
-    text = "".join(
-        f"\r{name}: {n:3d}%|## | {n}/100 [00:{n % 60:02d}<00:10, 1.00it/s]" for n in range(100)
-    )
-    other = "\n".join(
-        ("begin", text, *(f"  {n}%|# | {n}/50 [00:0{n}<00:10, 1.00it/s]" for n in range(1, 6)))
-    )
-    assert {r["total_steps_count"] for r in steps_of(tmp_path, other.encode())} == {50}
-
-
-@pytest.mark.parametrize("pace", ["7.65ba/s", "1.20s/ba", "3.1batch/s", "2.0s/step", "9.9steps/s"])
-def test_bars_count_batches_and_steps_too(tmp_path: Path, pace: str) -> None:
-    text = "".join(
-        f"\rtrain          Epoch   2:   5%|#     | {n}/40 [00:0{n}<00:07, {pace}, loss=2.4]    "
-        for n in range(1, 4)
-    )
-    rows = steps_of(tmp_path, f"{text}\n".encode())
-    assert [(r["epoch"], r["step"], r["elapsed_ns"]) for r in rows] == [
-        (2, n, n * 10**9) for n in range(1, 4)
-    ]
-
-
 @pytest.mark.parametrize(
     ("head", "elapsed_s"),
     [
@@ -918,107 +738,3 @@ def test_of_pods_that_print_one_after_the_other_the_steps_are_once(tmp_path: Pat
     )  # fmt: skip
     rows = steps_of(tmp_path, text.encode())
     assert [r["step"] for r in rows] == list(range(1, 30))
-
-
-def drawing(step: int, total: int = 90) -> str:
-    return f"\r {step}%|█| {step}/{total} [00:{step % 60:02d}<01:00,  1.00it/s]"
-
-
-def metrics(loss: float | str) -> str:
-    said = {"loss": loss, "grad_norm": "1.5", "learning_rate": 2.5e-05, "epoch": "0.1"}
-    return f"\r      \r{said}\n"
-
-
-def losses(folder: Path, text: str) -> tuple[list[tuple[int, float | None]], int]:
-    """Loss by step in the order of the file, and the dictionaries that belong to no step."""
-    (folder / "train.log").write_text(text)
-    read = nccl_logs.read_file(folder / "train.log")
-    rows = sorted(read.tables.get("job_step", []), key=lambda r: (r["place"], r["step"]))
-    return [(r["step"], r["loss"]) for r in rows], read.counts["metrics_without_step"]
-
-
-def test_printed_metrics_are_of_the_drawing_right_behind_them(tmp_path: Path) -> None:
-    """The one before may be older: step 5 was not drawn until its metrics were printed."""
-    text = drawing(4) + metrics("2.5") + drawing(5) + drawing(6) + metrics(2.25) + drawing(6)
-    assert losses(tmp_path, text) == ([(4, None), (5, 2.5), (6, None), (6, 2.25)], 0)
-
-
-def test_metrics_of_a_real_trainer_are_read_with_their_steps() -> None:
-    read = nccl_logs.read_file(LOGS / "huggingface-trainer.log")
-    told = [r for r in read.tables["job_step"] if r["loss"] is not None]
-    assert [r["step"] for r in told] == list(range(5, 151, 5))
-    first, last = told[0], told[-1]
-    assert (first["loss"], first["grad_norm"], first["learning_rate"]) == (1.444, 7.631, 4.867e-05)
-    assert (last["loss"], last["grad_norm"], last["learning_rate"]) == (1.445, 5.67, 3.333e-07)
-    assert read.counts["metrics_without_step"] == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "unknown"),
-    [
-        (drawing(4) + metrics(2.5) + metrics(2.25) + drawing(8), 2),
-        (metrics(2.5) + drawing(5), 1),
-        (drawing(5) + metrics(2.5), 1),
-        (drawing(4) + metrics(2.5) + drawing(5, total=20), 1),
-        (drawing(4) + metrics(2.5) + drawing(3), 1),
-        (drawing(4) + metrics("nan") + drawing(5), 0),
-        (drawing(4) + "\n{'eval_loss': '2.5', 'epoch': '1'}\n" + drawing(5), 0),
-    ],
-    ids=["together", "no bar before", "no bar behind", "another bar", "back", "nan", "evaluation"],
-)
-def test_metrics_whose_step_is_not_certain_are_left_out_and_counted(
-    text: str, unknown: int, tmp_path: Path
-) -> None:
-    rows, without = losses(tmp_path, text)
-    assert {loss for _, loss in rows} == {None}
-    assert without == unknown
-
-
-def test_metrics_find_their_step_across_blocks(tmp_path: Path) -> None:
-    """Each dictionary is followed by more text than is read at a time, as is each drawing."""
-    noise = ("x" * 99 + "\n") * 12_000
-    text = drawing(4) + "\n" + noise + metrics(2.5) + noise + drawing(5) + "\n" + noise
-    text += metrics(2.25) + metrics(2.0) + noise + drawing(9) + "\n"
-    assert losses(tmp_path, text) == ([(4, None), (5, 2.5), (9, None)], 2)
-
-
-def test_metrics_stay_with_a_step_that_is_drawn_again(tmp_path: Path) -> None:
-    text = drawing(4) + metrics(2.5) + drawing(5) + drawing(5) + drawing(6) + "\n"
-    assert losses(tmp_path, text)[0] == [(4, None), (5, 2.5), (6, None)]
-
-
-COMPOSER = "".join(
-    f"[epoch={epoch}][batch={batch}/3]:\n\t Train time/epoch: {epoch - 1}\n"
-    f"\t Train loss/train/total: {epoch}.{batch}\n\t Train lr-DecoupledSGDW/group0: 0.1000\n"
-    f"\t Train throughput/device/mfu: 0.{batch}\n"
-    for epoch in (1, 2)
-    for batch in (1, 2, 3)
-)
-
-
-@pytest.mark.parametrize("size", [1 << 20, 100, 37])
-def test_metrics_below_a_step_are_its_own_wherever_a_block_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(lines.read_texts, "__defaults__", (size,))
-    text = f"\t Train loss/train/total: 99.0\n{COMPOSER}\t Eval metrics/eval/Accuracy: 0.5\n"
-    rows = steps_of(tmp_path, text.encode())
-    told = [(r["epoch"], r["step"], r["loss"], r["mfu_ratio"]) for r in rows]
-    assert sorted(told) == [
-        (epoch - 1, batch, pytest.approx(epoch + batch / 10), pytest.approx(batch / 10))
-        for epoch in (1, 2)
-        for batch in (1, 2, 3)
-    ]
-    assert {r["learning_rate"] for r in rows} == {0.1}
-
-
-def test_composers_own_log_has_its_steps_and_losses() -> None:
-    path = LOGS / "composer.log"
-    rows = nccl_logs.read_file(path).tables["job_step"]
-    printed = [float(x) for x in re.findall(r"loss/train/total: (\S+)", path.read_text())]
-    rows.sort(key=lambda r: r["place"])
-    assert [(r["epoch"], r["step"]) for r in rows] == [
-        (epoch, batch) for epoch in (0, 1) for batch in range(1, 33)
-    ]
-    assert [r["loss"] for r in rows] == printed
-    assert {r["total_steps_count"] for r in rows} == {32}

@@ -234,8 +234,9 @@ SELECT
     pci
 FROM gpu;
 
--- named_gpus: What is known of each sampled GPU, and which may be compared with it: those of its
--- model; where nobody knows that, those of its host, else of its file.
+-- named_gpus: What is known of each sampled GPU, and which others it may be compared with.
+--
+-- ``alike`` is the same for those of its model; where nobody knows that, of its host, else its file.
 --
 -- reads: gpu
 -- columns: attempt INTEGER, gpu_id VARCHAR, host VARCHAR, gpu_index INTEGER, pci VARCHAR,

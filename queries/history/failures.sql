@@ -32,8 +32,8 @@
 --     peer_lost, mismatch, or terminated (by the launcher).
 -- column: is_root BOOLEAN : Whether its launcher calls it the first failure.
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
--- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
 -- column: lost_host VARCHAR : Host that kept the job's store, which it lost; null elsewhere.
+-- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
 -- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
 --     cancelled, preempted, evicted, deadline, node failure, out of memory, or terminated where
 --     only its launcher was told to end; null: a process.

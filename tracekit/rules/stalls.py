@@ -130,7 +130,7 @@ def step_delays(steps: Steps, rows: Sequence[Row], limits: StallThresholds) -> l
         if key in steps.by_key and row["rank"] in steps.by_key[key]:
             exposed.setdefault(key, {})[int(row["rank"])] = int(row["exposed_ns"])
     usual_ns = _usual_waits_ns(steps, exposed, limits)
-    return [_delay(steps, key, exposed.get(key, {}), usual_ns) for key in steps.keys]
+    return [_delay(steps, key, exposed.get(key, {}), usual_ns, limits) for key in steps.keys]
 
 
 def _usual_waits_ns(
@@ -153,6 +153,7 @@ def _delay(
     key: StepKey,
     exposed: Mapping[int, int],
     usual_ns: Mapping[int, float] | None,
+    limits: StallThresholds,
 ) -> StepDelay:
     everybody = steps.by_key[key]
     stalls = {r: min(ns, everybody[r].dur_ns) for r, ns in exposed.items() if ns > 0}
@@ -163,14 +164,28 @@ def _delay(
         # Where nobody communicates nobody can be seen to wait: the stall is taken as it is.
         return StepDelay(key, max(stalls.values()), 0, stalls)
     waiting: dict[int, float] = {rank: steps.exposed_comm_ns(key, rank) for rank in everybody}
+    slack = dict.fromkeys(stalls, 0.0)
     if usual_ns is not None:
-        # Who stalls waits less than it does elsewhere: that is no reason to count more.
         count = 2 if key.following in steps.by_key else 1
+        slack = {r: max(0.0, count * usual_ns.get(r, 0.0) - waiting[r]) for r in stalls}
         waiting = {r: max(0.0, ns - count * usual_ns.get(r, ns)) for r, ns in waiting.items()}
     # A rank does not wait longer than itself, so the longest waiting of all will do.
     longest = max(waiting.values())
-    backed = max(min(stall - shared, longest - waiting[rank]) for rank, stall in stalls.items())
+    backed = max(
+        _backed_ns(stall - shared, longest - waiting[rank], slack[rank], limits)
+        for rank, stall in stalls.items()
+    )
     return StepDelay(key, shared + int(backed), int(backed), stalls)
+
+
+def _backed_ns(
+    stall_ns: float, longer_ns: float, slack_ns: float, limits: StallThresholds
+) -> float:
+    """What of a rank's stall others wait for: by how much longer they do; where that shows that it
+    came last, also what it waits less than elsewhere, since it hides whom it waits for there."""
+    if longer_ns >= limits.min_agreeing_ratio * stall_ns:
+        longer_ns += slack_ns
+    return min(stall_ns, longer_ns)
 
 
 def evaluate_stalls(

@@ -236,7 +236,7 @@ FROM gpu;
 
 -- named_gpus: What is known of each sampled GPU, and which others it may be compared with.
 --
--- ``alike`` is the same for those of its model; where nobody knows that, of its host, else its file.
+-- ``alike`` is the same for those of its model; where nobody knows that, of its host, else file.
 --
 -- reads: gpu
 -- columns: attempt INTEGER, gpu_id VARCHAR, host VARCHAR, gpu_index INTEGER, pci VARCHAR,

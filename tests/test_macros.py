@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
 from proofs import check_macro
 
@@ -119,3 +120,15 @@ def test_a_malformed_header_is_an_error(old: str, new: str) -> None:
 def test_only_what_a_text_names_is_needed_with_what_that_names() -> None:
     assert macros.used_by("SELECT * FROM busy_time('t')") == {"busy_time", "merged_intervals"}
     assert macros.used_by("SELECT 1") == set()
+
+
+def test_fields_are_named_once_or_not_at_all() -> None:
+    con = duckdb.connect()
+    for macro in macros.macros().values():
+        if macro.subject == "fields":
+            con.execute(macro.sql)
+    rows = con.execute(
+        "SELECT named_fields(f), named_field(f, 'a') FROM (VALUES "
+        "(['a=1', 'b=x=y']), (['a=1', 'a=2']), (['b=1']), (CAST(NULL AS VARCHAR[]))) AS t(f)"
+    ).fetchall()
+    assert rows == [({"a": "1", "b": "x=y"}, "1"), (None, "1"), ({"b": "1"}, None), (None, None)]

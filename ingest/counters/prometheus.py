@@ -180,6 +180,16 @@ def _real(number: str) -> object:
     return value if value is not None else number
 
 
+_INDEX_LABELS = ("gpu", "gpu_id", "gpu_index", "index", "minor_number", "device")
+"""Where dcgm-exporter names the GPU, and where other exporters and relabelled series do: the number
+of its device file (``minor_number``, ``device``) last, since it need not be NVML's index."""
+_INDEX = re.compile(r"(?:nvidia|gpu)?(\d{1,5})", re.I)
+_NODE_LABELS = (
+    "hostname", "exported_hostname", "nodename", "node_name", "kubernetes_node", "exported_node",
+    "node",
+)  # fmt: skip
+
+
 def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
     """The GPU and the counter that a series is; None for one that is no GPU's counter."""
     if not series.name.startswith(("DCGM_", "dcgm_")):
@@ -197,13 +207,15 @@ def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
             xid = labels.get("xid") or labels.get("err_code") or ""
             name = f"xid_count.{xid}" if xid.isdecimal() and len(xid) < 10 else "xid_count"
             meaning = gpu_meaning(name, 1.0, series.name)
-    index = labels.get("gpu", "")
+    index = next(
+        (i for name in _INDEX_LABELS if (i := _INDEX.fullmatch(labels.get(name, "")))), None
+    )
     pod = labels.get("exported_pod") or labels.get("pod") or None
     gpu = Gpu(
         node=_node(labels),
         uuid=uuid_of(labels.get("uuid") or labels.get("gpu_uuid")),
         pci=pci_address(labels.get("pci_bus_id", "")),
-        nvml_index=int(index) if index.isdecimal() and len(index) < 6 else None,
+        nvml_index=int(index[1]) if index else None,
         model=(labels.get("modelname") or labels.get("model_name") or None),
         pod=pod,
         instance=labels.get("gpu_i_id") or _link(labels),
@@ -218,9 +230,9 @@ def _link(labels: dict[str, str]) -> str | None:
 
 def _node(labels: dict[str, str]) -> str | None:
     """The machine that a series names. ``instance`` is the scraped address: its host, if a name."""
-    for name in ("hostname", "exported_hostname", "nodename"):
+    for name in _NODE_LABELS:
         stated = stated_host(labels.get(name))
-        if stated is not None:
+        if stated is not None and not stated.isdecimal():  # node="0" is one of NUMA's
             return stated
     host = labels.get("instance", "").rpartition(":")[0] or labels.get("instance", "")
     return stated_host(host) if re.search(r"[A-Za-z]", host) else None

@@ -653,9 +653,9 @@ def test_a_night_in_words(nights: dict[int, Night]) -> None:
         "Look into: framework megatron 2.4 to megatron 2.5."
     )
     assert f"- **do** Drain, or mend: host {SLOW_HOST}" in summary.to_markdown(nights[30])
-    assert summary.asks(nights[8]) == []
+    assert summary.asks(nights[8]) == ""
     alone = replace(nights[30], offenders=(), regressions=tuple(found(series())))
-    assert summary.asks(alone) == ["Ask who runs: llama."]
+    assert summary.asks(alone) == "Ask who runs: llama."
     assert "STANDING  " in text
     assert "At that date: framework megatron 2.4 to megatron 2.5." in text
     assert f"Host {SLOW_HOST}: slow-host in" in text

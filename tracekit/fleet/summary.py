@@ -87,7 +87,7 @@ def _silence(night: Night) -> str:
     return _NOTHING if night.quality.jobs_count else _NO_RUN
 
 
-def asks(night: Night) -> list[str]:
+def asks(night: Night) -> str:
     """What there is to do, in a line: whom to drain, what to look at, which change to look into."""
     parts = []
     for what, kinds in _ASKS:
@@ -111,13 +111,14 @@ def asks(night: Night) -> list[str]:
         parts.append(f"Look into: {some(changes, SHOWN_NAMES)}.")
     if families:
         parts.append(f"Ask who runs: {some(families, SHOWN_NAMES)}.")
-    return [" ".join(parts)] if parts else []
+    return " ".join(parts)
 
 
 def to_text(night: Night, lake: Path | str, links: Links | None = None) -> str:
     """For a mail: what is new first, nothing that takes a second look to find."""
     parts = [_head(night)]
-    parts += [f"{'DO':<10}{line}" for line in asks(night)]
+    if to_do := asks(night):
+        parts.append(f"{'DO':<10}{to_do}")
     said = told(night)
     for one in said:
         parts.append(f"{'NEW' if one.is_new else 'STANDING':<10}{one.text}")
@@ -147,7 +148,8 @@ def _no_page(links: Links, run: str) -> str:
 def to_markdown(night: Night, links: Links | None = None) -> str:
     """The same for a chat."""
     lines = [f"### {_head(night)}", ""]
-    lines += [f"- **do** {escaped(line)}" for line in asks(night)]
+    if to_do := asks(night):
+        lines.append(f"- **do** {escaped(asks)}")
     said = told(night)
     for one in said:
         line = f"- **{'new' if one.is_new else 'standing'}** {escaped(one.text)}"

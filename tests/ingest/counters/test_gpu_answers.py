@@ -135,6 +135,26 @@ def test_a_range_query_is_read_with_or_without_its_envelope(has_envelope: bool) 
     assert sink.counters["other_metric"] == 1
 
 
+@pytest.mark.parametrize(
+    ("labels", "index", "node"),
+    [
+        ({"minor_number": "1", "kubernetes_node": "gpu-07"}, 1, "gpu-07"),
+        ({"device": "nvidia2", "node_name": "gpu-07"}, 2, "gpu-07"),
+        ({"gpu_id": "4", "minor_number": "1", "exported_node": "gpu-07"}, 4, "gpu-07"),
+        ({"gpu": "3", "device": "nvidia5", "Hostname": "n7", "node": "gpu-07"}, 3, "n7"),
+        ({"gpu": "GPU-a", "index": "6", "node": "0"}, 6, None),  # a NUMA node
+        ({"device": "mlx5_0", "node": "gpu-07"}, None, "gpu-07"),
+    ],
+)
+def test_labels_of_other_exporters_tell_gpus_and_machines_apart(
+    labels: dict[str, str], index: int | None, node: str | None
+) -> None:
+    metric = {"__name__": "DCGM_FI_DEV_GPU_TEMP", **labels}
+    sink = ingest(json.dumps([{"metric": metric, "values": [[1700000000, "50"]]}]))
+    (row,) = sink.rows("gpu_sample")
+    assert (row["nvml_index"], row["node"]) == (index, node)
+
+
 def test_a_damaged_series_costs_only_itself() -> None:
     result = [{"metric": {"__name__": "x"}}, answer("DCGM_FI_DEV_GPU_TEMP", [(1.0, "50")])]
     sink = ingest(json.dumps({"status": "success", "data": {"resultType": "matrix",

@@ -149,7 +149,7 @@ def to_markdown(night: Night, links: Links | None = None) -> str:
     """The same for a chat."""
     lines = [f"### {_head(night)}", ""]
     if to_do := asks(night):
-        lines.append(f"- **do** {escaped(asks)}")
+        lines.append(f"- **do** {escaped(to_do)}")
     said = told(night)
     for one in said:
         line = f"- **{'new' if one.is_new else 'standing'}** {escaped(one.text)}"

@@ -152,7 +152,8 @@ WHERE n.start_ns < s.end_ns AND (open_until_ns IS NULL OR n.start_ns >= open_unt
 
 # The work inside a compute range. Kernels count by when they were launched. Where the backward runs
 # on a thread of its own, its range on the main thread holds the receive that it waits for and no
-# operator.
+# operator. Where there is none at all, as in the first stage's gradients of its input, which nobody
+# asks for, the work begins when that receive ends.
 _EXTENTS = """
 WITH ranges AS (SELECT source_id, place, start_ns, end_ns, thread, operation FROM derive_range
                 WHERE is_compute),
@@ -183,8 +184,18 @@ gpu AS (
       ON w.source_id = r.source_id AND w.start_ns >= r.start_ns
     WHERE w.end_ns <= r.end_ns
     GROUP BY r.source_id, r.place
+), received AS (
+    SELECT source_id, start_ns + dur_ns AS end_ns FROM collective
+    WHERE op = 'recv' AND timeline = 'host' AND source_id NOT IN (SELECT source_id FROM gpu)
+), bare AS (
+    SELECT r.source_id, r.place, c.end_ns AS start_ns, r.end_ns,
+           CAST(NULL AS BIGINT) AS compute_ns
+    FROM (SELECT * FROM ranges ANTI JOIN own USING (source_id, place)
+          ANTI JOIN elsewhere USING (source_id, place)) r
+         ASOF JOIN received c ON r.source_id = c.source_id AND r.end_ns >= c.end_ns
+    WHERE c.end_ns > r.start_ns
 )
-SELECT * FROM gpu UNION ALL SELECT * FROM own UNION ALL SELECT * FROM elsewhere
+FROM gpu UNION ALL FROM own UNION ALL FROM elsewhere UNION ALL FROM bare
 """
 
 # Sources that name forwards and backwards, two of each or more: without pipeline stages, steps

@@ -131,7 +131,7 @@ def _by_name(
     facts: Facts, limits: DataloaderStallThresholds, late: LateRank, excess: Excess
 ) -> Finding:
     """A rank that is late for what it does in a range that its name says is for input."""
-    cost = price(facts, [late])
+    cost = price(facts, [late], excess.steps)
     return late_finding(
         facts,
         late,

@@ -183,7 +183,7 @@ def _total_ns(rows: list[Row]) -> float:
 def _finding(
     facts: Facts, limits: HostPauseThresholds, late: LateRank, excess: Excess, pauses: list[Row]
 ) -> Finding:
-    cost = price(facts, [late])
+    cost = price(facts, [late], excess.steps)
     longest = max(pauses, key=lambda row: int(row["longest_ns"]))
     is_fixed = float(pauses[0]["excess_ns"]) >= limits.min_inside_ratio * _total_ns(pauses)
     return late_finding(

@@ -106,8 +106,9 @@ def _is_a_stages_turn(facts: Facts, late: LateRank) -> bool:
 
 
 def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Finding:
-    cost = price(facts, [late])
     excess = where_it_lies(facts, late.rank, delay_ns(late))
+    lies_in = () if excess is None else excess.steps
+    cost = price(facts, [late], lies_in)
     advice = None if excess is None else excess.advice
     work = "kernels" if facts.has_gpu else "operators"
     confirm = f"compare rank {late.rank} with a peer in the same step: {work}, host, input"
@@ -123,7 +124,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         f"{waiting(facts, cost)} {_whose(late)}"
         f"{_nature(late, limits) if excess is None else f': {excess.sentence}'}.",
         (*score_evidence(facts, late, limits), *(excess.evidence(facts) if excess else ())),
-        lies_in=() if excess is None else excess.steps,
+        lies_in=lies_in,
         by=kinds,
         basis=f"{late.scores_count} of {late.available_count} straggler scores agree; "
         f"{matched_note(facts)}",

@@ -15,6 +15,7 @@ class PriceThresholds(Thresholds):
     max_disagreement_ratio: float = threshold(
         0.25, "of a cost: where another method is further away, that stands against it"
     )
+    min_others_count: int = threshold(3, "steps without what is priced, to say how long these are")
 
 
 def at_most(cost_ns: float, method: Method, least_ns: float = 0.0) -> Price:

@@ -55,7 +55,6 @@ class StallThresholds(PriceThresholds):
         0.1, "and named at all where so in this share of these steps"
     )
     min_steps_count: int = threshold(2, "steps; one shows no persistence of anything")
-    min_others_count: int = threshold(3, "steps without a stall, to say how long these are")
     min_agreeing_ratio: float = threshold(
         0.5, "of the delay that waiting peers, or the steps' own times, show: half is no chance"
     )

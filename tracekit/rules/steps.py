@@ -208,6 +208,20 @@ class Steps:
         squares = sum((dur - fmean(durs)) ** 2 for durs in parts for dur in durs)
         return 2 * math.sqrt(squares / free / len(self))
 
+    def longer_than_others_ns(
+        self, affected: Collection[StepKey], least_count: int
+    ) -> float | None:
+        """How much longer a mean step is than those which are not affected, nor follow one that is,
+        since what a rank does behind its last call makes others wait in the next: that is asked
+        where ``least_count`` are left. None where fewer than that are not affected at all.
+        """
+        hit = {*affected, *(key.following for key in affected)}
+        for without in (hit, affected):
+            others = [dur for key, dur in self._durs_ns.items() if key not in without]
+            if len(others) >= least_count:
+                return self.step_ns - fmean(others)
+        return None
+
     def job_dur_ns(self, key: StepKey) -> float:
         """How long the job took for the step: from the last rank's start to the last rank's end,
         which is the start of the next; where a rank has no clock, as long as the slowest rank."""

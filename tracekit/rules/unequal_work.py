@@ -73,7 +73,7 @@ def evaluate(facts: Facts, limits: UnequalWorkThresholds) -> RuleOutcome:
 def _finding(
     facts: Facts, limits: UnequalWorkThresholds, late: LateRank, excess: Excess
 ) -> Finding:
-    cost = price(facts, [late])
+    cost = price(facts, [late], excess.steps)
     on_device = excess.rows[0]["timeline"] == "device"
     return late_finding(
         facts,

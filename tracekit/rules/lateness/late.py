@@ -46,6 +46,8 @@ class LateRank:
     """Ranks that are late beside it and have most of the waiting."""
     stage: int | None = None
     """The pipeline stage whose ranks it is set against; None: all ranks."""
+    is_now_and_then: bool = False
+    """Whether it is late beyond its own usual: its share then is of such delays."""
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class LateRank:
         is_matched: bool = True,
         aside: Sequence[int] = (),
         stage: int | None = None,
+        is_now_and_then: bool = False,
     ) -> LateRank:
         """From its row of straggler. A score of None is not available; ``others`` are rows of the
         ranks that are not late beside the ``members`` (None: the row's ratios are to such ones)."""
@@ -89,6 +92,7 @@ class LateRank:
             is_matched=is_matched,
             aside=tuple(aside),
             stage=stage,
+            is_now_and_then=is_now_and_then,
         )
 
 

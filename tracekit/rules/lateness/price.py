@@ -12,14 +12,17 @@ from tracekit.rules.lateness.limits import LatenessThresholds
 from tracekit.rules.lateness.replayed import OBSERVED, replayed
 from tracekit.rules.lateness.search import Delays, late_ranks, step_delays_ns
 from tracekit.rules.prices import at_most, disagreeing
+from tracekit.rules.steps import StepKey
 
 
-def price(facts: Facts, members: Sequence[LateRank]) -> Price:
+def price(facts: Facts, members: Sequence[LateRank], lies_in: Sequence[int] = ()) -> Price:
     """What a step would gain without these ranks' delays.
 
-    By replay: delays of several ranks, or in several communicators, may hide each other. Else the
-    exposed delay of the worst of them. Ranks that are late together are late side by side: they
-    have one cost, which the finding of each carries.
+    By replay: delays of several ranks, or in several communicators, may hide each other. Else, of
+    ranks that are late in some steps, what these take longer; else the exposed delay of the worst
+    of them. Ranks that are late together are late side by side: they have one cost, which the
+    finding of each carries. ``lies_in``: the steps in which the cause lies, as for
+    ``late_finding``.
     """
     measured = max(late.cost_ns for late in members)
     if not all(late.is_matched for late in members):
@@ -27,7 +30,12 @@ def price(facts: Facts, members: Sequence[LateRank]) -> Price:
         return at_most(measured, "twin ranks")
     limits = facts.limits(LatenessThresholds)
     ranks = {r for late in members for r in (late.rank, *late.together)}
-    alone = _joint(replayed(facts, ranks, measured, limits), ranks, members)
+    by_replay = replayed(facts, ranks, measured, limits)
+    if by_replay.method == "twin ranks":
+        keys = [key for key in facts.steps.keys if key.step in lies_in]
+        keys = keys or [key for late in members for key in late.late_keys]
+        return _joint(_by_steps(facts, keys, by_replay, limits), ranks, members)
+    alone = _joint(by_replay, ranks, members)
     if alone.held_up is None:
         return alone
     # Those that are late by turns hold the step up for one another.
@@ -45,6 +53,23 @@ def price(facts: Facts, members: Sequence[LateRank]) -> Price:
         together,
         held_up=replace(together.held_up, waited_ns=measured),
         against=disagreeing(together.ns, OBSERVED, measured, limits, "late_steps"),
+    )
+
+
+def _by_steps(
+    facts: Facts, keys: Sequence[StepKey], observed: Price, limits: LatenessThresholds
+) -> Price:
+    """What these steps, in which ranks are late, take longer than the others, where that is beyond
+    chance: ranks that wait for one another may each be seen to wait for the one delay."""
+    longer_ns = facts.steps.longer_than_others_ns(keys, limits.min_others_count)
+    error_ns = facts.steps.mean_error_ns(keys)
+    if longer_ns is None or longer_ns <= error_ns:
+        return observed
+    cost_ns = min(longer_ns, observed.ns)
+    against = disagreeing(cost_ns, OBSERVED, observed.ns, limits, "late_steps")
+    high_ns = max(cost_ns, observed.ns if against else 0.0)
+    return Price(
+        cost_ns, "twin steps", max(0.0, cost_ns - error_ns), high_ns + error_ns, against=against
     )
 
 

@@ -32,6 +32,8 @@ def late_ranks(
 
     ``standing`` is asked of a rank that has neither peers nor a replay, as where each stage of a
     pipeline is one rank: that it stands still where no other does is a score as good as theirs.
+    Stages delay by their places, and so differ; one that stands still now and then is far behind
+    the others in what each delays beyond its own usual.
     """
     steps = facts.steps
     rows = {int(r["rank"]): r for r in facts.of("straggler")}
@@ -77,14 +79,19 @@ def _late_alone(
     late_alone = []
     halved = _ranks_of_half_messages(facts)
     beside = Delays(delays, steps.keys, rest)
+    asked = [(beside, {r: shares[r] / rest_share for r in rest})]
+    if standing is not None:
+        beyond = beside.beyond_usual()
+        asked.append((beyond, beyond.shares()))
     for rank in rest:
-        row, its_share = rows[rank], shares[rank] / rest_share
-        late, cost_ns = beside.beyond_typical(rank, limits, facts)
-        cost_ratio = cost_ns / steps.step_ns
-        is_late = cost_ratio >= limits.min_cost_ratio and its_share >= _enough(
-            1 / len(rest), limits
-        )
-        is_late = is_late and beside.is_outlier(rank, limits)
+        row = rows[rank]
+        for beside, its_shares in asked:
+            its_share = its_shares[rank]
+            late, cost_ns = beside.beyond_typical(rank, limits, facts)
+            is_late = cost_ns / steps.step_ns >= limits.min_cost_ratio
+            is_late = is_late and its_share >= _enough(1 / len(rest), limits)
+            if is_late := is_late and beside.is_outlier(rank, limits):
+                break
         is_alike = its_share >= limits.max_asked_ratio and _is_alike(delays, rank, late, limits)
         if not is_late or not (is_alike or _is_persistent(late, row, facts, limits)):
             continue
@@ -114,6 +121,7 @@ def _late_alone(
                 stage=stage,
                 share_ratio=its_share,
                 slowdown_ratio=what_if,
+                is_now_and_then=beside is not asked[0][0],
             )
         )
     return late_alone
@@ -339,19 +347,38 @@ class Delays:
                 late.append(key)
         return late, min(total / len(self._by_key), facts.steps.step_ns)
 
+    def shares(self) -> dict[int, float]:
+        """What each rank has of all that they delay; zero where nobody does."""
+        everything = sum(self._totals.values()) or 1
+        return {rank: total / everything for rank, total in self._totals.items()}
+
     def is_outlier(self, rank: int, limits: LatenessThresholds) -> bool:
         """Whether the rank delays more than the scatter of the other ranks would."""
         others = [ns for r, ns in self._totals.items() if r != rank]
         beyond = self._totals[rank] - median(others)
         return beyond > limits.min_outlier_mads * scatter(others)
 
+    def beyond_usual(self) -> Delays:
+        """What each rank delays beyond its own usual: the schedule makes stages delay by their
+        places, in every step alike."""
+        usual = {r: int(median(ns)) for r, ns in self._by_rank.items()}
+        beyond = {
+            k: {r: max(0, ns - usual[r]) for r, ns in here.items()}
+            for k, here in self._by_key.items()
+        }
+        return Delays(beyond, list(self._by_key), list(usual))
+
     @cached_property
-    def _totals(self) -> dict[int, int]:
-        totals: dict[int, int] = defaultdict(int)
+    def _by_rank(self) -> dict[int, list[int]]:
+        by_rank: dict[int, list[int]] = defaultdict(list)
         for here in self._by_key.values():
             for rank, ns in here.items():
-                totals[rank] += ns
-        return totals
+                by_rank[rank].append(ns)
+        return by_rank
+
+    @cached_property
+    def _totals(self) -> dict[int, int]:
+        return {rank: sum(delays) for rank, delays in self._by_rank.items()}
 
 
 def median_of_others(ordered: Sequence[int], own: int) -> float:

@@ -94,7 +94,7 @@ def score_evidence(
                 late.share_ratio,
                 "ratio",
                 threshold=limits.min_share_ratio,
-                query="straggler",
+                query="late_steps" if late.is_now_and_then else "straggler",
             ),
             Evidence(
                 f"waiting inflicted on peers by {name}, whole window",
@@ -154,6 +154,8 @@ def score_evidence(
 
 def _of_waiting(late: LateRank) -> str:
     """The waiting that its share is a share of."""
+    if late.is_now_and_then:
+        return "what all delay beyond the usual of each"
     whose = "" if late.stage is None else f" of stage {late.stage}"
     if not late.aside:
         return f"all own inflicted waiting{whose}"

@@ -12,9 +12,10 @@
 -- blocked: a thread paused and a collective of the rank ended meanwhile: from the pause's start up
 -- to the last such end. A pause is time in no innermost operator and in no tensor operator (aten::)
 -- that makes no communication call. Only a collective's end can release a wait for one, so a pause
--- without such an end is the thread's own time. This finds the waits inside autograd hooks and
--- custom functions, which no trace names; a pause of another cause that happens to span an end is
--- counted too.
+-- without such an end is the thread's own time. So is a pause in an operator that asks for no
+-- communication, for as long as the median call of that name takes in which none ends. This finds
+-- the waits inside autograd hooks and custom functions, which no trace names; a pause of another
+-- cause that happens to span an end is counted too.
 --
 -- Worker threads of the communication library are left out: threads with a collective other than
 -- send or receive (gloo shows those on the caller's thread) and no profiler step.
@@ -59,6 +60,7 @@ WITH
             regexp_matches(name, '^(c10d::|_?c10d_functional::|record_param_comms)')
                 AS is_comm_call,
             starts_with(name, 'aten::') AS is_tensor_operator,
+            name,
             start_ns,
             start_ns + dur_ns AS end_ns,
             source_id,
@@ -78,6 +80,7 @@ WITH
             {'rank': key, 'thread': thread} AS key,
             is_comm_call,
             is_tensor_operator,
+            name,
             start_ns,
             end_ns,
             -- Operators nest, so the next one starts inside this one or after it.
@@ -92,6 +95,29 @@ WITH
             PARTITION BY key, thread ORDER BY start_ns, end_ns DESC, source_id, place
         )
     ),
+    -- The engine's own operators hold hooks, which wait for what others asked for.
+    whole_calls AS (
+        SELECT
+            nested_operators.*,
+            coalesce(host_collectives.end_ns > nested_operators.start_ns, FALSE) AS has_end
+        FROM nested_operators
+        ASOF LEFT JOIN host_collectives
+            ON
+                nested_operators.key.rank = host_collectives.key
+                AND nested_operators.end_ns >= host_collectives.end_ns
+        WHERE
+            NOT is_comm_call
+            AND NOT is_tensor_operator
+            AND next_start_ns < nested_operators.end_ns
+            AND coalesce(next_comm_call_ns >= nested_operators.end_ns, TRUE)
+            AND NOT starts_with(name, 'autograd::engine::')
+    ),
+    usual_calls AS (
+        SELECT key.rank AS rank_key, name, CAST(median(end_ns - start_ns) AS BIGINT) AS usual_ns
+        FROM whole_calls
+        WHERE NOT has_end
+        GROUP BY ALL
+    ),
     working AS (
         SELECT key, start_ns, end_ns
         FROM nested_operators
@@ -101,6 +127,11 @@ WITH
                 coalesce(next_start_ns >= end_ns, TRUE)
                 OR (is_tensor_operator AND coalesce(next_comm_call_ns >= end_ns, TRUE))
             )
+        UNION ALL
+        SELECT key, start_ns, least(end_ns, start_ns + usual_ns)
+        FROM whole_calls
+        INNER JOIN usual_calls ON key.rank = rank_key AND whole_calls.name = usual_calls.name
+        WHERE has_end
     ),
     stops AS (
         SELECT key, start_ns, end_ns FROM merged_intervals('working')

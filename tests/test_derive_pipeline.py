@@ -176,6 +176,27 @@ def test_a_backward_on_a_thread_of_its_own_is_its_operators_there() -> None:
         (F, 1040, 1060), (B, 1220, 1290)}  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("timeline", "received_ns", "began_ns"),
+    [("host", 1180, 1180), ("host", 1090, 1100), ("host", None, 1100), ("device", 1180, 1100)],
+    ids=["waited", "had come before", "nothing received", "on a GPU's timeline"],
+)
+def test_a_backward_of_no_operator_begins_when_its_receive_ends(
+    timeline: str, received_ns: int | None, began_ns: int
+) -> None:
+    """The first stage's gradients of its input, which a zero-bubble schedule has a range for."""
+    traces = Traces(2)
+    for rank in (0, 1):
+        traces.range(rank, f"PP:{rank}F0", 1000, 1100)
+        traces.range(rank, f"PP:{rank}I0", 1100, 1200)
+    if received_ns is not None:
+        traces.add("collective", 0, op="recv", start_ns=1050, dur_ns=received_ns - 1050,
+                   timeline=timeline)  # fmt: skip
+    found = {(r["rank"], r["operation"]): (r["start_ns"], r["end_ns"]) for r in traces.derive()}
+    assert found[0, B] == (began_ns, 1200)
+    assert found[1, B] == (1100, 1200)
+
+
 def test_a_receive_posted_early_is_waited_for_from_the_compute_before() -> None:
     traces = Traces(2)
     traces.range(0, "PP:0F0", 1000, 1050)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -72,6 +73,70 @@ def test_a_stage_by_itself_that_stands_still_has_no_peers_and_is_named(
     facts = job.facts()
     assert LATE.run(facts) == RuleOutcome()
     assert [f.scope.ranks for f in PAUSE.run(facts).findings] == ([(2,)] if is_named else [])
+
+
+def stages(make_job: MakeJob, pauses_ms: float, *, places_ms: Sequence[float], hit: range) -> Any:
+    """A pipeline of a rank a stage: in each of ten steps a stage delays the others by what its
+    place asks, and the last one in the ``hit`` steps by its pause."""
+    job = late_job(make_job, {})
+    job.rows["late_steps"] = [
+        late_step(rank, step, ms + (pauses_ms if rank == 3 and step in hit else 0))
+        for step in job.steps
+        for rank, ms in enumerate(places_ms)
+    ]
+    for row in job.rows["straggler"]:
+        row |= {"peer_ratio": None, "compute_ratio": None, "slowdown_ratio": None}
+        row["lateness_ratio"] = places_ms[row["rank"]] / (sum(places_ms) or 1)
+    for step in hit:
+        for rank in range(4):
+            job.add(rank, step, "idle" if rank == 3 else "exposed_comm", int(pauses_ms))
+    mean = pauses_ms * len(hit) / len(job.steps)
+    paused = part("pause", "between a and b", ms=mean, steps=tuple(hit)) | {"rank": 3}
+    job.rows["excess"] = [paused | {"peers": "job"}]
+    return job
+
+
+PLACES_MS = (0, 40, 60, 20)
+
+
+@pytest.mark.parametrize(
+    ("pause_ms", "hit", "is_named"),
+    [
+        (100, range(3, 10, 3), True),
+        (15, range(3, 10, 3), False),  # 4.3 % of the step
+        (100, range(5, 6), False),  # once
+        (100, range(1, 11), False),  # in every step: that is its place, for all that is known
+    ],
+    ids=["now and then", "too short", "once", "always"],
+)
+def test_a_stage_that_stands_still_now_and_then_is_told_by_its_own_usual(
+    make_job: MakeJob, pause_ms: float, hit: range, is_named: bool
+) -> None:
+    """Places in the schedule make stages delay more than its pauses do: 40 and 60 ms a step."""
+    facts = stages(make_job, pause_ms, places_ms=PLACES_MS, hit=hit).facts()
+    assert LATE.run(facts) == RuleOutcome()
+    found = PAUSE.run(facts).findings
+    assert [f.scope.ranks for f in found] == ([(3,)] if is_named else [])
+    if is_named:
+        (share,) = (e for e in found[0].evidence if e.name.startswith("share of"))
+        assert share.name == "share of what all delay beyond the usual of each, rank 3"
+        assert (share.value, share.query) == (1.0, "late_steps")
+
+
+def test_where_several_wait_for_one_pause_steps_without_it_say_what_it_costs(
+    make_job: MakeJob,
+) -> None:
+    """100 ms in three of ten steps, which is seen to be waited for twice: 60 ms a step."""
+    job = stages(make_job, 100, places_ms=(0, 0, 0, 0), hit=range(3, 10, 3))
+    for row in job.rows["late_steps"]:
+        row["exposed_gap_ns"] = 2 * row["exposed_gap_ns"]
+    for row in job.rows["straggler"]:
+        row["lateness_ratio"] = float(row["rank"] == 3)
+    (found,) = PAUSE.run(job.facts()).findings
+    assert found.impact.method == "twin steps"
+    assert found.impact.s_per_step == pytest.approx(0.030)
+    assert found.impact.high_s_per_step == pytest.approx(0.060)
+    assert [round(e.value, 3) for e in found.counter_evidence] == [0.06]
 
 
 def by_turns(make_job: MakeJob, ms: float, kind: str = "pause") -> Any:

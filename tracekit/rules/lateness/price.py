@@ -60,17 +60,14 @@ def _by_steps(
     facts: Facts, keys: Sequence[StepKey], observed: Price, limits: LatenessThresholds
 ) -> Price:
     """What these steps, in which ranks are late, take longer than the others, where that is beyond
-    chance: ranks that wait for one another may each be seen to wait for the one delay."""
+    chance and less than was observed: several ranks may each be seen to wait for the one delay."""
     longer_ns = facts.steps.longer_than_others_ns(keys, limits.min_others_count)
-    error_ns = facts.steps.mean_error_ns(keys)
-    if longer_ns is None or longer_ns <= error_ns:
+    if longer_ns is None or not facts.steps.mean_error_ns(keys) < longer_ns < observed.ns:
         return observed
-    cost_ns = min(longer_ns, observed.ns)
-    against = disagreeing(cost_ns, OBSERVED, observed.ns, limits, "late_steps")
-    high_ns = max(cost_ns, observed.ns if against else 0.0)
-    return Price(
-        cost_ns, "twin steps", max(0.0, cost_ns - error_ns), high_ns + error_ns, against=against
-    )
+    against = disagreeing(longer_ns, OBSERVED, observed.ns, limits, "late_steps")
+    if not against:
+        return replace(observed, low_ns=longer_ns)
+    return Price(longer_ns, "twin steps", longer_ns, observed.ns, against=against)
 
 
 def _joint(cost: Price, ranks: Collection[int], members: Sequence[LateRank]) -> Price:

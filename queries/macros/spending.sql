@@ -78,6 +78,8 @@ WITH
         SEMI JOIN loop_threads USING (source_id, thread)
         WHERE
             domain <> 'profiler_step'
+            -- A send lasts until somebody asks for it, whatever its thread does meanwhile.
+            AND NOT (domain = 'collective' AND ends_with(name, ':send'))
             AND NOT coalesce(is_gpu_twin, FALSE)
             AND dur_ns > 0
             AND rank BETWEEN first_rank AND last_rank

@@ -165,15 +165,20 @@ def _parsed(path: str) -> Query:
     return parse(path, file.read_text(encoding="utf-8"))
 
 
+def has(name: str) -> bool:
+    """Whether a query is so named."""
+    path = _PATHS.get(name.rpartition("/")[2])
+    return path is not None and name in (path, path.rpartition("/")[2])
+
+
 def find(name: str) -> Query:
     """The query of that name (``overlap`` or ``gpu/overlap``); UsageError if there is none."""
     short = name.rpartition("/")[2]
-    path = _PATHS.get(short)
-    if path is None or name not in (short, path):
+    if not has(name):
         raise UsageError(
             f"there is no query named {name!r}", hint=did_you_mean(short, _PATHS, "queries")
         )
-    return _parsed(path)
+    return _parsed(_PATHS[short])
 
 
 NO_HOST_WORK = """CREATE OR REPLACE MACRO host_work(gpu_op_name, host_op_name) AS TABLE

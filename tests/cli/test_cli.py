@@ -267,6 +267,12 @@ def test_strict_makes_a_partial_input_2(tracekit: Tracekit, slow: Path, tmp_path
     assert tracekit("diagnose", slow, *ONE_RULE, "--strict").code == 0
 
 
+def test_the_query_may_come_first(tracekit: Tracekit, run: Path) -> None:
+    last = tracekit("query", run, "step_time", "--format", "csv")
+    assert last.code == 0
+    assert tracekit("query", "step_time", run, "--format", "csv") == last
+
+
 def test_a_bug_of_ours_is_70_and_shows_no_traceback(
     tracekit: Tracekit, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

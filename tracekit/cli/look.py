@@ -133,7 +133,8 @@ def query(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH-or-RUN... NAME]", help="A run, or files to read; then a named query."
+            metavar="[PATH-or-RUN... NAME]",
+            help="A run, or files to read; and a named query.",
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the queries.")] = False,
@@ -156,6 +157,8 @@ def query(
     *paths, name = words or [""]
     if not paths:
         raise UsageError("query needs a run and a name", hint="tracekit query --list")
+    if not catalog.has(name) and catalog.has(paths[0]):  # as other tools have it: the name first
+        name, *paths = words or []
     query = catalog.find(name)  # a wrong name must not cost an ingest
     check_target(output, force)
     with open_target(paths, job, part, in_place=query.reads) as run:

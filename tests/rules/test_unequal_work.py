@@ -19,6 +19,12 @@ def test_a_rank_with_more_calls_has_more_work(make_job: MakeJob) -> None:
     assert found.owner == "model"
 
 
+def test_many_calls_are_counted_in_full(make_job: MakeJob) -> None:
+    row = MORE | {"calls_count": 2586.25, "peer_calls_count": 99.5}
+    (found,) = WORK.run(facts_of(make_job, row)).findings
+    assert "(2,586 a step, its peers 99.5)" in found.summary
+
+
 def test_a_rank_with_larger_inputs_has_more_work_and_no_slow_host(make_job: MakeJob) -> None:
     """25 ms more in as many calls: of twice the elements they are what these take."""
     facts = facts_of(make_job, LARGER)

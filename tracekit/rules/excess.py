@@ -377,7 +377,8 @@ def _more(rows: Sequence[Row]) -> str:
 
 
 def _few(count: float | None) -> str:
-    return f"{float(count or 0):.3g}"
+    number = float(count or 0)
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
 def _slower(rows: Sequence[Row]) -> str:

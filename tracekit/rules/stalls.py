@@ -14,7 +14,8 @@ The largest rank counts, never the sum over ranks: they stall side by side. The 
 what exempts a rank that was early anyway: if the others did not wait longer, its stall cost
 nothing. Longer than in their steps without a stall, where there are enough of these: a stage of a
 pipeline, or whoever waits for a slower rank, waits in every step. Else longer than the rank that
-stalled.
+stalled. So of two faults, of which one hides the other, each costs what a step takes less without
+it while the other is there; without both a step may take less by more than the sum.
 """
 
 from __future__ import annotations
@@ -163,28 +164,13 @@ def _delay(
         # Where nobody communicates nobody can be seen to wait: the stall is taken as it is.
         return StepDelay(key, max(stalls.values()), 0, stalls)
     waiting: dict[int, float] = {rank: steps.exposed_comm_ns(key, rank) for rank in everybody}
-    slack = dict.fromkeys(stalls, 0.0)
     if usual_ns is not None:
         count = 2 if key.following in steps.by_key else 1
-        slack = {r: max(0.0, count * usual_ns.get(r, 0.0) - waiting[r]) for r in stalls}
         waiting = {r: max(0.0, ns - count * usual_ns.get(r, ns)) for r, ns in waiting.items()}
     # A rank does not wait longer than itself, so the longest waiting of all will do.
     longest = max(waiting.values())
-    backed = max(
-        _backed_ns(stall - shared, longest - waiting[rank], slack[rank], limits)
-        for rank, stall in stalls.items()
-    )
+    backed = max(min(ns - shared, longest - waiting[rank]) for rank, ns in stalls.items())
     return StepDelay(key, shared + int(backed), int(backed), stalls)
-
-
-def _backed_ns(
-    stall_ns: float, longer_ns: float, slack_ns: float, limits: StallThresholds
-) -> float:
-    """What of a rank's stall others wait for: by how much longer they do; where that shows that it
-    came last, also what it waits less than elsewhere, since it hides whom it waits for there."""
-    if longer_ns >= limits.min_agreeing_ratio * stall_ns:
-        longer_ns += slack_ns
-    return min(stall_ns, longer_ns)
 
 
 def evaluate_stalls(

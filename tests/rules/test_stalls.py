@@ -153,8 +153,8 @@ def test_a_stall_within_what_its_rank_waits_for_another_costs_nothing(
 
 @ALL
 def test_a_stall_that_comes_last_counts_beyond_whom_it_hides(name: str, make_job: MakeJob) -> None:
-    # All wait 30 ms for rank 0 in every step. Where rank 2 stalls for 60 it does not, and the others
-    # wait for it: by 30 longer than elsewhere, which is what a step takes less without the stall.
+    # All wait 30 ms for rank 0 in every step. Where rank 2 stalls for 60 it does not, and the
+    # others wait for it: by 30 longer than elsewhere, which is what a step takes less without.
     job = make_job(steps_count=12).stall(
         QUERY_OF[name], [2], [3, 6, 9, 12], 60, is_waited_for=False
     )

@@ -335,6 +335,27 @@ def test_an_address_is_one_gpu_in_files_that_may_be_of_one_machine() -> None:
     assert pick(run(con)["gpu"], "own_source_id", "gpu_id") == [(5, pci), (6, pci), (7, pci)]
 
 
+def test_gpus_without_a_name_are_their_file_s_even_on_one_host() -> None:
+    con = database(
+        source=[counters(n, f"/d/{n}.csv", host_name="n1") for n in (5, 6)],
+        gpu_sample=[gpu_sample(5), gpu_sample(6), gpu_sample(6, nvml_index=0)],
+    )
+    rows = run(con)["gpu"]
+    assert sorted(pick(rows, "own_source_id", "nvml_index", "gpu_id"), key=str) == [
+        (5, None, "n1 GPU ? of /d/5.csv"),
+        (6, None, "n1 GPU ? of /d/6.csv"),
+        (None, 0, "n1 GPU 0"),
+    ]
+
+
+def test_a_part_of_a_gpu_known_by_index_alone_is_of_that_gpu() -> None:
+    con = database(
+        source=[counters(5, "/d/a.prom")],
+        gpu_sample=[gpu_sample(5, nvml_index=0), gpu_sample(5, nvml_index=0, device_id="/3")],
+    )
+    assert {r["gpu_id"] for r in run(con)["gpu"]} == {"GPU 0"}
+
+
 # --- times ----------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("prometheus", 8, "prometheus", (
+    Family("prometheus", 9, "prometheus", (
         Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
         Format("gpu", "exports", "VictoriaMetrics, /api/v1/export", False, "each sample"),
@@ -68,7 +68,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 10, "gpu_table", (
+    Family("gpu_csv", 11, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -81,7 +81,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "faults that a kernel reports", "dmesg, journalctl -k, syslog", False,
                "each line, local"),
     ), ()),
-    Family("gpu_text", 10, "gpu_text", (
+    Family("gpu_text", 11, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
         Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
         Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,
@@ -118,7 +118,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "tables", "show pfc, queue, priority-group, ...", True, "time lines"),
         Format("net", "JSON of the same commands", "--json", True, "time lines"),
     )),
-    Family("net_capture", 1, "captures", (
+    Family("net_capture", 2, "captures", (
         Format("net", "outputs of several commands", "ethtool, rdma statistic, perfquery", False,
                "time lines"),
     )),
@@ -137,7 +137,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False,
                "each time"),
     )),
-    Family("nic", 3, "nic", (
+    Family("nic", 4, "nic", (
         Format("net", "tree of files", "/sys/class/infiniband", True, "none"),
         Format("net", "files with values", "grep -r . /sys/class/...", True, "time lines"),
         Format("net", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),
@@ -164,12 +164,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "physical layer of EOS", "show interfaces phy detail", False,
                "time lines, else Current System Time, local"),
     )),
-    Family("gnmi", 1, "gnmi", (
+    Family("gnmi", 2, "gnmi", (
         Format("net", "notifications", "gNMI in JSON", True, "timestamp of each"),
         Format("net", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
         Format("net", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     )),
-    Family("telegraf", 3, "telegraf", (
+    Family("telegraf", 4, "telegraf", (
         Format("gpu", "points of GPUs", "Telegraf: nvidia_smi, prometheus; or in JSON", False,
                "timestamp of each line"),
         Format("net", "points of ports", "Telegraf: infiniband, ethtool, net; or in JSON", False,
@@ -253,7 +253,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("device_csv", 8, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
     ), is_table=True),
-    Family("net_csv", 8, "net_table", (
+    Family("net_csv", 9, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     ), is_table=True),
     Family("device_records", 5, "device_records", (

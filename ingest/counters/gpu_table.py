@@ -691,4 +691,5 @@ def _gpu(values: tuple[str | None, ...]) -> Gpu:
         nvml_index=int(number[1]) if number else None,
         model=model[:200] if model else None,
         pod=pod[:200] if pod else None,
+        labels=(index, uuid, pci),
     )

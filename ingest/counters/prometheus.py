@@ -184,6 +184,8 @@ _INDEX_LABELS = ("gpu", "gpu_id", "gpu_index", "index", "minor_number", "device"
 """Where dcgm-exporter names the GPU, and where other exporters and relabelled series do: the number
 of its device file (``minor_number``, ``device``) last, since it need not be NVML's index."""
 _INDEX = re.compile(r"(?:nvidia|gpu)?(\d{1,5})", re.I)
+_PASSING = re.compile(r"(?:exported_)?(?:pod|container|namespace)|err_|dcgm_fi_|clock_event|xid")
+"""Labels that change while a GPU is the same."""
 _NODE_LABELS = (
     "hostname", "exported_hostname", "nodename", "node_name", "kubernetes_node", "exported_node",
     "node",
@@ -219,6 +221,7 @@ def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
         model=(labels.get("modelname") or labels.get("model_name") or None),
         pod=pod,
         instance=labels.get("gpu_i_id") or _link(labels),
+        labels=tuple(sorted((k, v) for k, v in labels.items() if not _PASSING.match(k))),
     )
     return gpu, meaning
 

@@ -138,6 +138,7 @@ class _Points:
             model=(tags.get("modelname") or tags.get("name") or "")[:200] or None,
             pod=(tags.get("exported_pod") or tags.get("pod") or "")[:200] or None,
             instance=(tags.get("gpu_i_id") or "")[:40] or None,
+            labels=tuple(sorted(tags.items())),
         )
         for field, printed in read.fields():
             what = _gpu_meaning(read.measurement, field)

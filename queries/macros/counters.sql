@@ -202,12 +202,13 @@ FROM judged;
 
 -- gpu_key: One number for all by which a sample names its GPU.
 --
--- owner is the host of a sample that names no node, owner_id its file where nobody knows a host.
+-- owner is the host of a sample that names no node, owner_id its file where nobody knows a host, or
+-- where nothing names the GPU.
 --
 -- param: attempt INTEGER : Attempt of the job; null where no trace was given.
 -- param: node VARCHAR : Machine that the sample names.
 -- param: owner VARCHAR : Host of its file, where it names none.
--- param: owner_id INTEGER : Its file, where there is no host either.
+-- param: owner_id INTEGER : Its file, where there is no host either, or no name.
 -- param: device_id VARCHAR : UUID or PCI address.
 -- param: nvml_index INTEGER : NVML index.
 -- returns: UBIGINT : The key; equal keys are one GPU.
@@ -286,7 +287,12 @@ SELECT
         windows.attempt,
         samples.node,
         if(samples.node IS NULL, samples.host, NULL),
-        if(samples.node IS NULL AND samples.host IS NULL, samples.source_id, NULL),
+        if(
+            (samples.node IS NULL AND samples.host IS NULL)
+            OR (samples.device_id IS NULL AND samples.nvml_index IS NULL),
+            samples.source_id,
+            NULL
+        ),
         samples.device_id,
         samples.nvml_index
     ) AS key,

@@ -125,8 +125,8 @@ def _ids(gpus: Sequence[_Gpu]) -> dict[int, str]:
 
 
 _Name = tuple[str | None, str | None, int | None, str | None, int | None]
-"""Node, host, source_id (where no host is known), device_id and NVML index, as samples and events
-name a GPU."""
+"""Node, host, source_id (where no host is known, or nothing names the GPU), device_id and NVML
+index, as samples and events name a GPU."""
 _UUIDS = ("GPU-", "MIG-")
 """How a UUID begins; other names of a device are addresses."""
 _Owner = str | int | None
@@ -158,13 +158,13 @@ class _Known:
         """The GPU that samples mean by a name."""
         _, host, source_id, device_id, index = name
         owner = host if host is not None else source_id
-        whole = device_id.split("/", 1)[0] if device_id else None
-        if whole is not None and whole.startswith(_UUIDS):
+        whole = device_id.split("/", 1)[0] if device_id else ""
+        if whole.startswith(_UUIDS):
             gpu = self.by_uuid.get(whole) or self.by_uuid.setdefault(whole, _Gpu(host))
             gpu.uuids.add(whole)
             gpu.host = gpu.host or host
             return gpu
-        if whole is not None:
+        if whole:
             key = (self.machine(owner), whole)
             gpu = self.by_pci.get(key) or self.by_pci.setdefault(key, self.new(owner))
             gpu.pcis.add(whole)
@@ -172,6 +172,9 @@ class _Known:
         same = self.by_index.get((owner, index), []) if index is not None else []
         if len(same) == 1:
             return same[0]
+        if index is None and isinstance(source_id, int):
+            # Another file of the same machine may speak of another GPU.
+            return self.others.setdefault((source_id, None), _Gpu(host, self.paths[source_id]))
         gpu = self.others.get((owner, index)) or self.new(owner)
         gpu.indices |= {index} if index is not None else set()
         return self.others.setdefault((owner, index), gpu)
@@ -251,9 +254,11 @@ def _sample_names(
         if source_id not in owners:
             continue
         host = canonical(node) if node else owners[source_id]
-        names.add((node, host, source_id if host is None else None, device_id, index))
-        if host is None and is_sampled and device_id and not device_id.startswith(_UUIDS):
-            addresses.add((source_id, device_id.split("/", 1)[0]))
+        is_own = host is None or (device_id is None and index is None)
+        names.add((node, host, source_id if is_own else None, device_id, index))
+        whole = device_id.split("/", 1)[0] if device_id else ""
+        if host is None and is_sampled and whole and not whole.startswith(_UUIDS):
+            addresses.add((source_id, whole))
     ordered = sorted(
         names,
         key=lambda n: (n[1] or "", n[3] or "", -1 if n[4] is None else n[4], n[0] or "", n[2] or 0),

@@ -1,0 +1,143 @@
+"""GPUs and ports that nothing names are never read as one, whatever the format."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from gpu_files import ingest, values
+from memory_sink import MemorySink, source_of
+
+from tracekit.ingest.counters import samples
+from tracekit.ingest.counters.fields import gpu_meaning
+from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
+from tracekit.ingest.counters.net_samples import NetSamples
+from tracekit.ingest.counters.net_words import meaning
+
+T = 1_700_000_000
+SAID = {"time": "t", "power": "P [W]"}
+
+
+def table(*rows: str) -> MemorySink:
+    return ingest("t,P\n" + "".join(f"{row}\n" for row in rows), columns=SAID)
+
+
+def test_two_gpus_without_a_column_that_tells_them_apart_are_left_out() -> None:
+    sink = table(f"{T},300", f"{T},700", f"{T + 1},310", f"{T + 1},690")
+    assert values(sink, "power") == []
+    assert (sink.counters["nameless_gpus"], sink.places["nameless_gpus"]) == (4, 3)
+    assert sink.severities["nameless_gpus"] == "warning"
+    assert sink.facts.get("status") != "empty"  # it holds numbers, which are told
+
+
+def test_one_gpu_without_a_name_is_read() -> None:
+    sink = table(f"{T},300", f"{T + 1},310", f"{T + 1},310")  # a row twice is no other GPU
+    assert values(sink, "power") == [300, 310, 310]
+    assert not [name for name in sink.counters if name.startswith("nameless")]
+
+
+def test_names_that_are_no_index_tell_gpus_apart_at_any_time() -> None:
+    rows = "timestamp,gpu,power_W\n" + "".join(
+        f"{T + i},card-{'ab'[i % 2]},{i}\n" for i in range(6)
+    )
+    sink = ingest(rows)
+    assert values(sink, "power") == []
+    assert sink.counters["nameless_gpus"] == 6
+    one = ingest(rows.replace("card-b", "card-a"))
+    assert values(one, "power") == [0, 1, 2, 3, 4, 5]
+
+
+def test_one_machine_s_nameless_gpus_cost_no_other_machine_and_no_named_gpu_a_row() -> None:
+    sink = ingest(
+        "timestamp,hostname,gpu,power_W\n"
+        f"{T},a,,300\n{T},a,,700\n{T},a,1,500\n{T},b,,400\n{T + 1},b,,410\n"
+    )
+    rows = sink.rows("gpu_sample", "node", "nvml_index", "value")
+    assert sorted(rows, key=str) == [("a", 1, 500.0), ("b", None, 400.0), ("b", None, 410.0)]
+    assert sink.counters["nameless_gpus"] == 2
+
+
+SCRAPE = 'DCGM_FI_DEV_POWER_USAGE{{slot="{0}"}} {1}\nDCGM_FI_DEV_GPU_TEMP{{slot="{0}"}} 60\n'
+
+
+def test_series_whose_labels_name_no_gpu_are_left_out() -> None:
+    sink = ingest(SCRAPE.format("x", 300) + SCRAPE.format("y", 700))
+    assert sink.rows("gpu_sample") == []
+    assert sink.counters["nameless_gpus"] == 4
+    assert values(ingest(SCRAPE.format("x", 300)), "power") == [300]
+
+
+def answer(*series: tuple[dict[str, str], list[int]]) -> MemorySink:
+    result = [
+        {"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE", **labels},
+         "values": [[T + s, str(300 + s)] for s in at]}
+        for labels, at in series
+    ]  # fmt: skip
+    body = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    return ingest(json.dumps(body))
+
+
+def test_two_sets_of_labels_that_take_turns_are_two_gpus() -> None:
+    """No moment has two values: that one follows the other shows it."""
+    sink = answer(({"slot": "x"}, [0, 10, 20]), ({"slot": "y"}, [5, 15, 25]))
+    assert sink.rows("gpu_sample") == []
+    assert sink.counters["nameless_gpus"] == 6
+
+
+@pytest.mark.parametrize("label", ["slot", "pod", "exported_namespace"])
+def test_labels_that_follow_each_other_may_be_of_one_gpu(label: str) -> None:
+    assert len(values(answer(({label: "x"}, [0, 10]), ({label: "y"}, [20, 30])), "power")) == 4
+
+
+def test_pods_on_one_gpu_by_turns_are_one_gpu() -> None:
+    sink = answer(({"pod": "x"}, [0, 20]), ({"pod": "y"}, [10, 30]))
+    assert len(values(sink, "power")) == 4
+
+
+def test_a_mig_instance_of_a_gpu_known_by_index_is_not_the_gpu() -> None:
+    lines = [
+        f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{gpu="0"{part}}} {number}'
+        for part, number in (("", 0.5), (',GPU_I_ID="1"', 0.9), (',GPU_I_ID="2"', 0.1))
+    ]
+    sink = ingest("\n".join(lines) + "\n")
+    assert sorted(sink.rows("gpu_sample", "device_id", "nvml_index", "value"), key=str) == [
+        ("/1", 0, 0.9), ("/2", 0, 0.1), (None, 0, 0.5)]  # fmt: skip
+    assert "nameless_gpus" not in sink.counters
+
+
+def test_ports_without_a_name_are_left_out_where_they_are_several() -> None:
+    sink = MemorySink()
+    found = NetSamples(sink, source_of(b"", "x.csv"))
+    found.at(T * 10**9)
+    for place, (port, count) in enumerate(((None, 5), ("eth1", 7), (None, 6)), 1):
+        found.add(place, port, meaning("rx_bytes"), count, original="x")
+    found.finish()
+    assert sink.rows("net_sample", "port", "counted") == [("eth1", 7)]
+    assert (sink.counters["nameless_ports"], sink.places["nameless_ports"]) == (2, 3)
+
+
+def test_queues_and_priorities_of_a_nameless_port_are_not_ports() -> None:
+    sink = MemorySink()
+    found = NetSamples(sink, source_of(b"", "x.csv"))
+    found.at(T * 10**9)
+    for priority in range(3):
+        found.add(1, None, meaning("rx_pfc_packets"), priority, original="x", priority=priority)
+    found.finish()
+    assert len(sink.rows("net_sample")) == 3
+
+
+def test_what_is_held_is_judged_in_parts_where_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What showed itself to be several stays so; what came before it is written by then."""
+    monkeypatch.setattr(samples, "MAX_HELD", 10)
+    monkeypatch.setattr(samples, "BLOCK_ROWS", 10)
+    sink = MemorySink()
+    found = GpuSamples(sink, source_of(b"", "x.csv"))
+    series = found.series(Gpu(), gpu_meaning("power"), "content")
+    for start, step in ((0, 1), (10, 0), (20, 1)):
+        at = (start + step * np.arange(10)) * 10**9
+        found.add_many(np.full(10, series, np.int32), start + np.arange(10), at,
+                       np.arange(10.0), None)  # fmt: skip
+    found.finish()
+    assert len(sink.rows("gpu_sample")) == 10
+    assert (sink.counters["nameless_gpus"], sink.places["nameless_gpus"]) == (20, 19)

@@ -356,6 +356,47 @@ def test_a_part_of_a_gpu_known_by_index_alone_is_of_that_gpu() -> None:
     assert {r["gpu_id"] for r in run(con)["gpu"]} == {"GPU 0"}
 
 
+BEFORE = {"window_start_ns": 90 * S, "window_end_ns": 90 * S}
+AFTER = {"window_start_ns": 210 * S, "window_end_ns": 210 * S}
+
+
+def before_and_after(
+    first: str, second: str, devices: Rows = (), later: Mapping[str, int] = AFTER
+) -> list[str]:  # fmt: skip
+    """The GPUs of index 0 in two files."""
+    con = database(
+        source=[counters(5, first, **BEFORE), counters(6, second, **later)],
+        device=list(devices),
+        gpu_sample=[gpu_sample(5, nvml_index=0), gpu_sample(6, nvml_index=0)],
+    )
+    return sorted({str(row["gpu_id"]) for row in run(con)["gpu"]})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("/d/before/smi.txt", "/d/after/smi.txt"),
+        ("/d/smi-Before.txt", "/d/smi-After.txt"),
+        ("/d/pre/a.csv", "/d/post/a.csv"),
+    ],
+)
+def test_what_was_read_before_and_after_is_of_one_machine(first: str, second: str) -> None:
+    assert before_and_after(first, second) == ["GPU 0"]
+
+
+def test_files_before_and_after_are_two_machines_where_something_says_so() -> None:
+    first, second = "/d/before/smi.txt", "/d/after/smi.txt"
+    two = ["GPU 0 of /d/after/smi.txt", "GPU 0 of /d/before/smi.txt"]
+    assert before_and_after(first, "/d/after/other.txt") != ["GPU 0"]
+    assert before_and_after("/d/beforehand/smi.txt", "/d/afterhand/smi.txt") != ["GPU 0"]
+    assert before_and_after(second, first) == two  # the other way round
+    assert before_and_after(first, second, later={**AFTER, "window_start_ns": 80 * S}) == two
+    models = [{"source_id": n, "nvml_index": 0, "model": m} for n, m in ((5, "H100"), (6, "A100"))]
+    assert before_and_after(first, second, models) == two
+    same = [{"source_id": n, "nvml_index": 0, "model": "H100"} for n in (5, 6)]
+    assert before_and_after(first, second, same) == ["GPU 0"]
+
+
 # --- times ----------------------------------------------------------------------------------------
 
 

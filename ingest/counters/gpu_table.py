@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 NAME = "gpu_csv"
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time."""
+MAX_RANKED = 1 << 22
+"""Highest number up to which a table of all numbers below is faster than sorting."""
 
 _INDEX = ("index", "gpu_index", "gpu", "gpu_id", "device_index", "nvml_index", "gpuid", "idx")
 _UUID = ("uuid", "gpu_uuid", "device_uuid")
@@ -145,6 +147,54 @@ def _sized_by_lines(
                     sizes[meaning.counter].add(number)
 
 
+def _lines_count(block: bytes) -> int:
+    import numpy as np
+
+    return int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
+
+
+def _regular(
+    block: bytes,
+    layout: Layout[Meaning],
+    kinds: Mapping[int, pl.DataType | type[pl.DataType]],
+    wanted: list[int] | None = None,
+) -> pl.DataFrame | None:
+    """The cells of a block of which every row is as the header says, and each cell of its kind.
+
+    None for all others.
+    """
+    import numpy as np
+    import polars as pl
+
+    mark = layout.delimiter.encode()
+    width = len(layout.header)
+    if len(mark) != 1 or mark == b";" or b'"' in block or not block or block.isspace():
+        return None
+    data = np.frombuffer(block, np.uint8)
+    if wanted is None:
+        # As many borders as so many rows have; that none has more than its share, Polars says.
+        rows_count = _lines_count(block)
+        if np.count_nonzero(data == mark[0]) != rows_count * (width - 1):
+            return None
+    else:
+        # Polars does not look behind the columns that it is asked for.
+        ends = data == ord("\n")
+        borders = ends[np.flatnonzero(ends | (data == mark[0]))]
+        rows_count = int(borders.sum())
+        if len(borders) != rows_count * width or not borders[width - 1 :: width].all():
+            return None
+    names = [str(i) for i in range(width)]
+    schema = {str(i): kinds.get(i, pl.String) for i in range(width)}
+    try:
+        frame = pl.read_csv(
+            block, has_header=False, new_columns=names, schema=schema, columns=wanted,
+            separator=layout.delimiter, quote_char=None, encoding="utf8-lossy",
+        )  # fmt: skip
+    except pl.exceptions.PolarsError:
+        return None
+    return frame if frame.height == rows_count else None
+
+
 _Column = tuple["np.ndarray", "np.ndarray | None", Meaning]
 """Numbers (NaN: none), the exact counts, and what they are."""
 
@@ -164,6 +214,8 @@ class _Reader:
         self._node = node_of_file(source)
         self._clock: dict[str, int | None] = {}
         self._gpus: dict[tuple[str | None, ...], Gpu] = {}
+        self._is_regular = True
+        """Whether all so far was as the header says, and every counter a plain number."""
         self._is_of_moments = False
         self._bad_rows = 0
         self._damaged: np.ndarray
@@ -194,7 +246,7 @@ class _Reader:
         """Whole lines, about BLOCK_BYTES at a time, and the number of the first."""
         for block in _whole_lines(self._stream, self._source):
             first = self._line + 1
-            self._line += block.count(b"\n")
+            self._line += _lines_count(block)
             yield block, first
 
     def _block(self, block: bytes, first_line: int) -> None:
@@ -255,32 +307,12 @@ class _Reader:
         import numpy as np
         import polars as pl
 
-        mark = layout.delimiter.encode()
-        if len(mark) != 1 or mark == b";" or b'"' in block or not block or block.isspace():
-            return False
-        data = np.frombuffer(block, np.uint8)
-        ends = data == ord("\n")
-        borders = ends[np.flatnonzero(ends | (data == mark[0]))]
-        # Every row has as many cells as the header: each of so many borders ends it, and no other.
-        width = len(layout.header)
-        if len(borders) % width or borders.sum() * width != len(borders):
-            return False
-        if not borders[width - 1 :: width].all():
-            return False
-        names = [str(i) for i in range(width)]
         wanted = sorted(at for at, _ in plain)
         # As numbers first: cells of digits alone take half the time so, and are the usual ones.
-        for kind in (pl.Float64, pl.String):
-            schema = dict.fromkeys(names, pl.String) | {str(at): kind for at in wanted}
-            try:
-                frame = pl.read_csv(
-                    block, has_header=False, new_columns=names, separator=layout.delimiter,
-                    schema=schema, columns=wanted, encoding="utf8-lossy",
-                )  # fmt: skip
-                break
-            except pl.exceptions.PolarsError:
-                continue
-        else:
+        frame = _regular(block, layout, dict.fromkeys(wanted, pl.Float64), wanted)
+        if frame is None:
+            frame = _regular(block, layout, {}, wanted)
+        if frame is None:
             return False
         for at, meaning in plain:
             texts = frame[str(at)]
@@ -355,7 +387,7 @@ class _Reader:
     def _frame(
         self, block: bytes, first_line: int, layout: Layout[Meaning]
     ) -> tuple[pl.DataFrame, np.ndarray]:
-        """The cells of a block as text, and the line of each row.
+        """The cells of a block, as text unless all are plain numbers, and the line of each row.
 
         Lines with an odd number of quotes would take the rows after them into one cell: where the
         block is no table, they are left out.
@@ -363,6 +395,15 @@ class _Reader:
         import numpy as np
         import polars as pl
 
+        if self._is_regular and not layout.is_long:
+            kinds = {
+                at: pl.UInt64 if m.kind == "cumulative" and m.scale == 1 else pl.Float64
+                for at, m in layout.counters
+            }
+            plain = _regular(block, layout, kinds)
+            if plain is not None:
+                return plain, np.arange(first_line, first_line + plain.height, dtype=np.int64)
+            self._is_regular = False
         names = [str(i) for i in range(len(layout.header))]
         block, kept = self._whole_rows(block, first_line, layout)
         if not len(kept):
@@ -448,7 +489,7 @@ class _Reader:
                 combined = [(*c, None) for c in combined]
                 continue
             codes, texts = _codes(frame[str(key)])
-            both, which = np.unique(which * len(texts) + codes, return_inverse=True)
+            both, which = _ranked(which * len(texts) + codes, len(combined) * len(texts))
             pairs = (divmod(n, len(texts)) for n in both.tolist())
             combined = [(*combined[a], texts[b]) for a, b in pairs]
         gpus = []
@@ -478,17 +519,17 @@ class _Reader:
         import numpy as np
 
         numbers, exact, meaning = column
-        good = np.flatnonzero(np.isfinite(numbers))
-        if not len(good):
+        is_good = np.isfinite(numbers)
+        if not is_good.any():
             return
+        if not is_good.all():
+            which, lines, numbers = which[is_good], lines[is_good], numbers[is_good]
+            times_ns = None if times_ns is None else times_ns[is_good]
+            exact = None if exact is None else exact[is_good]
         series = np.array([self._samples.series(g, meaning, source) for g in gpus], np.int32)
-        self._samples.add_many(
-            series[which[good]],
-            lines[good],
-            None if times_ns is None else times_ns[good],
-            None if exact is not None else numbers[good] * meaning.scale,
-            exact[good] if exact is not None else None,
-        )
+        scaled = numbers if meaning.scale == 1 else numbers * meaning.scale
+        values = scaled if exact is None else None
+        self._samples.add_many(series[which], lines, times_ns, values, exact)
 
     def _exact(self, texts: pl.Series, numbers: np.ndarray, meaning: Meaning) -> np.ndarray:
         """Counts as unsigned integers: from their digits where nothing is scaled."""
@@ -499,7 +540,7 @@ class _Reader:
         if meaning.scale != 1.0:
             return np.round(scaled).astype(np.uint64)
         digits = texts.cast(pl.UInt64, strict=False)
-        if digits.null_count():
+        if digits.null_count() and texts.dtype == pl.String:
             leading_digits = texts.str.extract(r"^\s*(\d{1,20})(?:\s.*)?$")
             digits = digits.fill_null(leading_digits.cast(pl.UInt64, strict=False))
         rounded = pl.Series(np.round(scaled).astype(np.uint64))
@@ -509,9 +550,11 @@ class _Reader:
         self, texts: pl.Series, meaning: Meaning, lines: np.ndarray
     ) -> tuple[np.ndarray, Meaning]:
         """Cells as numbers, NaN where there is none, and the meaning in the unit of the cells."""
-        import numpy as np
         import polars as pl
 
+        if texts.dtype != pl.String:
+            self._samples.missing_count += texts.null_count()
+            return self._possible(texts.cast(pl.Float64), meaning, lines), meaning
         if self._layout is not None and self._layout.delimiter == ";":
             texts = texts.str.replace(r"^([^.,]*),([^.,]*)$", "$1.$2")  # a decimal comma
         plain = texts.cast(pl.Float64, strict=False)
@@ -532,7 +575,13 @@ class _Reader:
         left = plain.is_null()
         if left.any():
             plain = self._words(texts, plain, left, lines)
-        numbers = plain.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
+        return self._possible(plain.cast(pl.Float64), meaning, lines), meaning
+
+    def _possible(self, plain: pl.Series, meaning: Meaning, lines: np.ndarray) -> np.ndarray:
+        """Numbers that can be, NaN for all others."""
+        import numpy as np
+
+        numbers = plain.fill_null(float("nan")).to_numpy().copy()
         blank = blanks(np.nan_to_num(numbers, nan=0.0))
         self._samples.missing_count += int(blank.sum())
         numbers[blank] = float("nan")
@@ -540,7 +589,7 @@ class _Reader:
             self._refuse(numbers, (numbers * meaning.scale > 1.5) | (numbers < 0), lines)
         if meaning.kind == "cumulative":
             self._refuse(numbers, (numbers < 0) | (numbers * meaning.scale >= 2.0**64), lines)
-        return numbers, meaning
+        return numbers
 
     def _words(
         self, texts: pl.Series, plain: pl.Series, left: pl.Series, lines: np.ndarray
@@ -664,13 +713,26 @@ def _with_units(names: pl.Series, units: pl.Series) -> pl.Series:
 def _codes(column: pl.Series) -> tuple[np.ndarray, list[str | None]]:
     """The different texts of a column, and which of them each row holds."""
     import numpy as np
-    import polars as pl
+    import pyarrow.compute as pc
 
-    texts = column.unique(maintain_order=True)
-    codes = column.replace_strict(
-        texts, pl.Series(np.arange(len(texts), dtype=np.int32)), return_dtype=pl.Int32
-    )
-    return codes.to_numpy().astype(np.int64), texts.to_list()
+    encoded = pc.dictionary_encode(column.to_arrow())
+    texts: list[str | None] = encoded.dictionary.to_pylist()
+    indices = encoded.indices
+    if indices.null_count:
+        indices = pc.fill_null(indices, len(texts))
+        texts.append(None)
+    return indices.to_numpy().astype(np.int64), texts
+
+
+def _ranked(numbers: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """The different numbers (below ``limit``) in their order, and which of them each is."""
+    import numpy as np
+
+    if limit > MAX_RANKED:
+        return np.unique(numbers, return_inverse=True)
+    is_there = np.zeros(limit, bool)
+    is_there[numbers] = True
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
 
 
 def _lacks_unit(header: str) -> bool:

@@ -69,7 +69,7 @@ def test_series_whose_labels_name_no_gpu_are_left_out() -> None:
 
 
 def answer(*series: tuple[dict[str, str], list[int]]) -> MemorySink:
-    result = [
+    result: list[dict[str, object]] = [
         {"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE", **labels},
          "values": [[T + s, str(300 + s)] for s in at]}
         for labels, at in series

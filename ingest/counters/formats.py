@@ -174,6 +174,8 @@ FAMILIES: tuple[Family, ...] = (
                "timestamp of each line"),
         Format("net", "points of ports", "Telegraf: infiniband, ethtool, net; or in JSON", False,
                "timestamp of each line"),
+        Format("gpu", "annotated CSV", "InfluxDB's answers about points of Telegraf", False,
+               "_time of each row"),
     )),
     Family("optics", 3, "optics", (
         Format("net", "transceivers", "SONiC eeprom --dom, table of EOS", False, "time lines"),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from tracekit.ingest.counters.gpu_words import GPU
+from tracekit.ingest.counters.table import unit_of
 from tracekit.ingest.counters.units import MEMORY, SIZES, Sizes
 from tracekit.ingest.counters.vocabulary import Meaning
 
@@ -336,12 +337,29 @@ def of_column(header: str) -> Meaning | None:
     if unit is None and name in _AMD_SMI:
         meant, printed_unit = _AMD_SMI[name]
         return _scaled(meant, printed_unit, f"amd-smi {name}")
-    words = re.split(r"[^A-Za-z0-9%]+", name)
-    units = {u.lower(): u for target in _UNITS for u in _sizes(target)}
-    if unit is None and len(words) > 1 and words[-1].lower() in units:
-        unit = units[words.pop().lower()]
-    counter = counter_of_words(words)
+    words, said = _words(name)
+    counter = counter_of_words(words if unit is None else [*words, said or ""])
+    unit = unit or said
     return _scaled(counter, unit, header[:80], is_smi=False) if counter else None
+
+
+@cache
+def _unit_words() -> dict[str, str]:
+    return {u.lower(): u for target in _UNITS for u in _sizes(target)}
+
+
+def _words(name: str) -> tuple[list[str], str | None]:
+    """The words of a header, and the unit that stands behind them."""
+    words = re.split(r"[^A-Za-z0-9%]+", name)
+    unit = _unit_words().get(words[-1].lower()) if len(words) > 1 else None
+    return words[: -1 if unit is not None else None], unit
+
+
+def lacks_unit(header: str) -> bool:
+    """Whether nothing in a header of plain words says in which unit its numbers are."""
+    name = header.strip()
+    is_named = of_dcgm(name.upper()) or of_dcgm(f"DCGM_FI_{name.upper()}") or of_smi(name, None)
+    return is_named is None and unit_of(name) is None and _words(name)[1] is None
 
 
 def counter_of_words(words: Sequence[str]) -> str | None:

@@ -37,7 +37,6 @@ from tracekit.ingest.counters.table import (
     count_unread,
     header_line,
     tell_units,
-    unit_of,
 )
 from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -207,7 +206,9 @@ class _Reader:
         self._samples = GpuSamples(sink, source)
         self._layout: Layout[Meaning] | None = None
         self._undecided: list[str] = []
-        """Headers whose unit nothing says."""
+        """Headers and metrics whose unit nothing says."""
+        self._open: dict[str, Meaning] | None = None
+        """Metrics of a long table whose unit their numbers say; None before it was asked for."""
         self._line = 0
         self._is_local = False
         self._is_utc = says_utc(source.name)
@@ -267,16 +268,12 @@ class _Reader:
             self._rows(block, first_line)
 
     def _settled(self, layout: Layout[Meaning]) -> Layout[Meaning]:
-        """The layout with a unit for shares that lack one, by all numbers of the file.
+        """The layout with a unit for what lacks one, by all numbers of the file.
 
         Of 1 and 87 below one header the first is no whole share, and which it is no number before
         the second says. A column that could be of two units is not read.
         """
-        plain = [
-            (at, meaning)
-            for at, meaning in layout.counters
-            if meaning.unit == "0..1" and meaning.scale == 1 and _lacks_unit(layout.header[at])
-        ]
+        plain = [(at, m) for at, m in layout.counters if _is_open(layout.header[at], m)]
         if not plain or layout.is_long or self._source.columns:
             return layout
         sizes: dict[str, open_units.Sizes] = {m.counter: open_units.Sizes() for _, m in plain}
@@ -288,7 +285,7 @@ class _Reader:
         counters = dict(layout.counters)
         said: dict[str, list[str]] = defaultdict(list)
         for at, meaning in plain:
-            found = open_units.told(meaning.counter, "0..1", sizes[meaning.counter])
+            found = open_units.told(meaning.counter, meaning.unit or "", sizes[meaning.counter])
             if found is None:
                 del counters[at]
                 self._undecided.append(layout.header[at].strip())
@@ -298,6 +295,56 @@ class _Reader:
         for unit, names in said.items():
             tell_units(self._sink, names, unit)
         return layout._replace(counters=tuple(sorted(counters.items())))
+
+    def _told(self, name: str) -> Meaning | None:
+        """A metric of a long table that lacks its unit, with that which all its numbers say."""
+        if self._open is None:
+            self._open = {}
+            said: dict[str, list[str]] = defaultdict(list)
+            for word, sizes in self._sizes_of_metrics().items():
+                known = fields.of_column(word)
+                found = open_units.told(known.counter, known.unit or "", sizes) if known else None
+                if known is None or found is None:
+                    self._undecided.append(word)
+                    continue
+                self._open[word] = known._replace(scale=found.scale)
+                said[found.unit].append(word)
+            for unit, names in said.items():
+                tell_units(self._sink, names, unit)
+            count_unread(self._sink, self._undecided, open_units.UNDECIDED, "_of_no_unit")
+        return self._open.get(name)
+
+    def _sizes_of_metrics(self) -> dict[str, open_units.Sizes]:
+        """Of a long table's metrics that lack their unit what their numbers are like."""
+        import numpy as np
+        import polars as pl
+
+        layout = self._layout
+        assert layout is not None  # noqa: S101 - set by _block
+        roles = [layout.roles[role] for role in ("metric", "value", "unit") if role in layout.roles]
+        sizes: dict[str, open_units.Sizes] = defaultdict(open_units.Sizes)
+        with self._source.open() as stream:
+            for number, whole in enumerate(_whole_lines(stream, self._source)):
+                block = whole if number else whole.lstrip(_BEFORE_HEAD).partition(b"\n")[2]
+                frame = _regular(block, layout, {}, sorted(roles))
+                if frame is None:
+                    rows = [
+                        [cells[at] for at in roles]
+                        for text in block.decode("utf-8", "replace").split("\n")
+                        if len(cells := cells_of(text.rstrip("\r"), layout.delimiter))
+                        == len(layout.header)
+                    ]
+                    schema = {str(at): pl.String for at in roles}
+                    frame = pl.DataFrame(rows, schema=schema, orient="row")
+                codes, names = _codes(_metrics(frame, layout))
+                numbers = frame[str(layout.roles["value"])].str.strip_chars()
+                for code, text in enumerate(names):
+                    meaning = fields.of_column(text.strip()) if text else None
+                    if text and meaning is not None and _is_open(text.strip(), meaning):
+                        own = numbers.filter(pl.Series(codes == code))
+                        found = own.cast(pl.Float64, strict=False).drop_nulls().to_numpy()
+                        sizes[text.strip()].add_many(found[np.isfinite(found)])
+        return sizes
 
     def _sized(
         self, block: bytes, layout: Layout[Meaning], plain: Sequence[tuple[int, Meaning]],
@@ -656,10 +703,7 @@ class _Reader:
         layout = self._layout
         assert layout is not None  # noqa: S101 - set by _block
         said = layout.metrics
-        texts = frame[str(layout.roles["metric"])]
-        if (unit_at := layout.roles.get("unit")) is not None:
-            texts = _with_units(texts, frame[str(unit_at)])
-        codes, names = _codes(texts)
+        codes, names = _codes(_metrics(frame, layout))
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=len(names)))
         texts = frame[str(layout.roles["value"])]
@@ -667,7 +711,11 @@ class _Reader:
         for code, text in enumerate(names):
             rows = order[ends[code - 1] if code else 0 : ends[code]]
             name = (text or "").strip()
-            meaning = said.get(name) or said.get(name.partition(" [")[0]) or fields.of_column(name)
+            meaning = said.get(name) or said.get(name.partition(" [")[0])
+            if meaning is None and (meaning := fields.of_column(name)) and _is_open(name, meaning):
+                meaning = self._told(name)
+                if meaning is None:
+                    continue
             if meaning is None:
                 unknown += len(rows) if name else 0
                 continue
@@ -700,10 +748,14 @@ class _Reader:
         return time_ns
 
 
-def _with_units(names: pl.Series, units: pl.Series) -> pl.Series:
-    """Names of metrics with the unit that stands in a column of its own: ``power [W]``."""
+def _metrics(frame: pl.DataFrame, layout: Layout[Meaning]) -> pl.Series:
+    """Names of metrics, with the unit that stands in a column of its own: ``power [W]``."""
     import polars as pl
 
+    names = frame[str(layout.roles["metric"])]
+    if "unit" not in layout.roles:
+        return names
+    units = frame[str(layout.roles["unit"])]
     pair = pl.DataFrame({"name": names, "unit": units.str.strip_chars()})
     said = pl.col("unit").fill_null("") != ""
     named = pl.format("{} [{}]", pl.col("name").str.strip_chars(), "unit")
@@ -735,12 +787,10 @@ def _ranked(numbers: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
 
 
-def _lacks_unit(header: str) -> bool:
-    """Whether nothing in a header of plain words says in which unit its shares are."""
-    name = header.strip()
-    is_named = fields.of_dcgm(name.upper()) or fields.of_dcgm(f"DCGM_FI_{name.upper()}")
-    is_named = is_named or fields.of_smi(name, None)
-    return is_named is None and unit_of(name) is None and not re.search(r"(?i)ratio$", name)
+def _is_open(header: str, meaning: Meaning) -> bool:
+    """Whether its numbers must say in which unit they are: nothing else does."""
+    is_plain = meaning.unit in open_units.UNITS and meaning.scale == 1
+    return is_plain and fields.lacks_unit(header)
 
 
 def _gpu(values: tuple[str | None, ...]) -> Gpu:

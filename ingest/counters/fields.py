@@ -412,6 +412,11 @@ def scale_of(counter: str, unit: str) -> float | None:
     return None if size is None else float(size)
 
 
+def has_sizes(counter: str) -> bool:
+    """Whether sources write a counter in units of several sizes."""
+    return counter in GPU and bool(_sizes(GPU[counter].unit))
+
+
 def _sizes(target: str | None) -> Sizes:
     """Units that can be turned into a counter's."""
     return MEMORY if target == "bytes" else SIZES[target] if target in _UNITS else {}

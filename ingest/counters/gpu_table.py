@@ -132,6 +132,11 @@ def _whole_lines(stream: BinaryIO, source: SourceFile) -> Iterator[bytes]:
         yield rest + b"\n"
 
 
+def _pointed(cell: str, layout: Layout[Meaning]) -> str:
+    """A cell with a point for its decimal comma, which stands beside semicolons alone."""
+    return cell.replace(",", ".") if layout.delimiter == ";" and "." not in cell else cell
+
+
 def _sized_by_lines(
     block: bytes, layout: Layout[Meaning], plain: Sequence[tuple[int, Meaning]],
     sizes: Mapping[str, open_units.Sizes],
@@ -141,7 +146,7 @@ def _sized_by_lines(
         cells = cells_of(text.rstrip("\r"), layout.delimiter)
         if len(cells) == len(layout.header):
             for at, meaning in plain:
-                number = decimal(cells[at])
+                number = decimal(_pointed(cells[at], layout))
                 if number is not None:
                     sizes[meaning.counter].add(number)
 
@@ -329,7 +334,7 @@ class _Reader:
                 frame = _regular(block, layout, {}, sorted(roles))
                 if frame is None:
                     rows = [
-                        [cells[at] for at in roles]
+                        [_pointed(cells[at], layout) for at in roles]
                         for text in block.decode("utf-8", "replace").split("\n")
                         if len(cells := cells_of(text.rstrip("\r"), layout.delimiter))
                         == len(layout.header)
@@ -614,10 +619,17 @@ class _Reader:
             ).struct.unnest()
             inner = parts["n"].cast(pl.Float64, strict=False)
             units = parts["u"].drop_nulls().unique().to_list() if inner.len() else []
-            if len(units) == 1:
-                scale = fields.scale_of(meaning.counter, units[0])
-                if scale is not None:
-                    meaning = meaning._replace(scale=scale)
+            scales = {unit: fields.scale_of(meaning.counter, unit) for unit in units}
+            if len(units) == 1 and (scale := scales[units[0]]) is not None:
+                meaning = meaning._replace(scale=scale)
+            elif units and fields.has_sizes(meaning.counter):
+                # MiB beside GiB; of a unit that is none of the counter's no number is known.
+                is_count = meaning.kind == "cumulative"
+                sizes = {u: None if is_count or s is None else s / meaning.scale
+                         for u, s in scales.items()}  # fmt: skip
+                factor = parts["u"].replace_strict(sizes, default=None, return_dtype=pl.Float64)
+                inner = pl.select(pl.when(parts["u"].is_null()).then(inner)
+                                  .otherwise(inner * factor)).to_series()  # fmt: skip
             plain = plain.fill_null(inner)
         left = plain.is_null()
         if left.any():

@@ -146,3 +146,24 @@ def test_a_unit_beside_each_number_of_a_long_table_is_the_header_s() -> None:
     sink = ingest(source_of((text + "".join(rows)).encode(), "x.csv"), "gpu_csv")
     assert values(sink, "sm_clock") == [1980e6]
     assert sink.counters["column_not_read_of_no_unit"] == 1
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_decimal_commas_say_a_unit_as_points_do(is_long: bool) -> None:
+    head = "timestamp;gpu;metric;value\n" if is_long else "timestamp;gpu;power_w;sm_clock\n"
+    between = "sm_clock" if is_long else "300,5"
+    text = head + "".join(f"{1763800000 + n};0;{between};{1980 + n},5\n" for n in range(3))
+    sink = ingest(source_of(text.encode(), "x.csv"), "gpu_csv")
+    assert values(sink, "sm_clock") == [1980.5e6, 1981.5e6, 1982.5e6]
+
+
+def test_units_in_cells_count_each_by_itself_and_a_strange_one_is_none() -> None:
+    rows = ["512 MiB", "1.5 GiB", "7 parsecs", "[N/A]", "1024 KiB"]
+    text = "timestamp,gpu,temperature_c,memory_used\n"
+    text += "".join(f"{1763800000 + n},0,50,{cell}\n" for n, cell in enumerate(rows))
+    sink = ingest(source_of(text.encode(), "x.csv"), "gpu_csv")
+    assert values(sink, "memory_used") == [512 * 2.0**20, 1.5 * 2.0**30, 2.0**20]
+    assert sink.counters["bad_number"] == 1
+    only = text.replace("512 MiB", "7 parsecs").replace("1.5 GiB", "8 parsecs")
+    only = only.replace("1024 KiB", "9 parsecs")
+    assert values(ingest(source_of(only.encode(), "x.csv"), "gpu_csv"), "memory_used") == []

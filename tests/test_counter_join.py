@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -361,8 +361,11 @@ AFTER = {"window_start_ns": 210 * S, "window_end_ns": 210 * S}
 
 
 def before_and_after(
-    first: str, second: str, devices: Rows = (), later: Mapping[str, int] = AFTER
-) -> list[str]:  # fmt: skip
+    first: str,
+    second: str,
+    devices: Sequence[dict[str, Any]] = (),
+    later: Mapping[str, int] = AFTER,
+) -> list[str]:
     """The GPUs of index 0 in two files."""
     con = database(
         source=[counters(5, first, **BEFORE), counters(6, second, **later)],

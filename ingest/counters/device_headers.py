@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tracekit.ingest.base import stated_host
 from tracekit.ingest.counters import fields, net_words, open_units, rdma_names
 from tracekit.ingest.counters.device_samples import Column
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.host_words import HOST
-from tracekit.ingest.counters.names import node_in_name
+from tracekit.ingest.counters.names import node_in_name, node_of_labels
 from tracekit.ingest.counters.table import unit_of, without_unit
 from tracekit.ingest.counters.units import MEMORY, SIZES
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -85,7 +84,8 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
     ``may_be_open``: whether a share, clock or memory of a GPU may lack its unit (``open_units``).
     """
     if labelled := _LABELLED.fullmatch(name.strip()):
-        return _of_metric(at, labelled[1], dict(_LABEL.findall(labelled[2])), name)
+        labels = {k.lower(): v for k, v in _LABEL.findall(labelled[2])}
+        return _of_metric(at, labelled[1], labels, name, may_be_open=may_be_open)
     plain = without_unit(name)
     node = None
     if (device_match := _FRONT.search(plain)) and (
@@ -132,14 +132,39 @@ def _whose(before: str) -> str | None:
     return text if node_in_name(text) == text else None
 
 
-def _of_metric(at: int, metric: str, labels: Mapping[str, str], header: str) -> Column | str:
-    """A metric of dcgm-exporter with its labels, as dashboards export them."""
+_OF_PANEL = re.compile(r"(.+?)-data(?:-[a-z-]+)?-\d{4}-\d\d-\d\d[ _T].*")
+"""What Grafana calls a file: the panel's title, and when it was exported."""
+
+
+def title_of(name: str) -> str:
+    """What a file's name says: of a panel's export its title."""
+    stem = name.rpartition(".")[0] or name
+    panel = _OF_PANEL.fullmatch(stem)
+    return panel[1] if panel else stem
+
+
+def with_title(legend: str, title: str) -> str:
+    """The header of a column that names a device alone, where the file's title names the metric."""
+    if legend.startswith("{"):
+        return re.sub(r"\W+", "_", title).strip("_") + legend
+    return f"{legend}_{title}"
+
+
+def _of_metric(
+    at: int, metric: str, labels: Mapping[str, str], header: str, *, may_be_open: bool
+) -> Column | str:
+    """A metric of a GPU with its labels, as dashboards export them."""
     metric = metric or labels.get("__name__", "")
-    meaning = fields.of_dcgm(metric)
-    if meaning is None or not re.fullmatch(r"\d{1,4}", labels.get("gpu", "")):
-        return "no metric of a GPU of dcgm-exporter"
-    node = stated_host(labels.get("Hostname") or labels.get("hostname"))
-    return Column(at, "gpu", labels["gpu"], meaning, header, node)
+    if not re.fullmatch(r"\d{1,4}", labels.get("gpu", "")):
+        return "its labels name no GPU by its number"
+    words, unit, scale = _measured(metric, None)
+    meaning = fields.of_dcgm(metric) or _gpu(words, unit, scale, header)
+    is_open = meaning is None and may_be_open and unit is None
+    if is_open:
+        meaning = _gpu_of_any_unit(words, header)
+    if meaning is None:
+        return "no metric of a GPU that is known"
+    return Column(at, "gpu", labels["gpu"], meaning, header, node_of_labels(labels), is_open)
 
 
 def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, float]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tracekit.ingest import files, streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import line_protocol, times
-from tracekit.ingest.counters.device_headers import column_of, is_second
+from tracekit.ingest.counters.device_headers import column_of, is_second, title_of, with_title
 from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.documents import dicts_of
 from tracekit.ingest.counters.status import Reading
@@ -196,7 +196,9 @@ class _Rows(NamedTuple):
     names: tuple[str, ...]
     """Headers; of words that say what a column is, in lower case and without a unit."""
     roles: Mapping[str, int]
-    """The columns of metric, value, unit and labels."""
+    """The columns of metric, value, unit, labels and series."""
+    title: str = ""
+    """What the file's name says of series that name a device alone."""
 
     def record(self, line: str) -> Record | None:
         """What a line says; None where it has other cells or no time."""
@@ -204,6 +206,11 @@ class _Rows(NamedTuple):
         if len(cells) != len(self.names):
             return None
         said = dict(zip(self.names, cells, strict=True))
+        if "series" in self.roles:
+            series = said.pop(self.names[self.roles["series"]])
+            is_metric = not _is_device(series) and not series.startswith("{")
+            name = series if is_metric else with_title(series, self.title)
+            return of_object({**said, name: said.pop(self.names[self.roles["value"]])})
         if "labels" in self.roles:
             labels = _labels(said.pop(self.names[self.roles["labels"]]))
             if labels is None:
@@ -246,7 +253,7 @@ def _named(head: Head, at: int) -> str:
     return name if is_known else head.printed(at)
 
 
-def _rows_of(first: Sequence[str]) -> _Rows | None:
+def _rows_of(first: Sequence[str], name: str) -> _Rows | None:
     """How the rows of a table read, by its first lines; None where its headers say another."""
     head = next(heads(first), None)
     if head is None or head.delimiter == " ":
@@ -267,13 +274,15 @@ def _rows_of(first: Sequence[str]) -> _Rows | None:
         del roles["metric"]
     if "labels" in roles and (not head.first or _labels(head.first[roles["labels"]]) is None):
         del roles["labels"]
-    if not {"metric", "labels"} & roles.keys() and not set(bare) & {*_GPUS, *_PORTS}:
+    if bare[0] == "series" and not {"metric", "labels"} & roles.keys() and "value" in roles:
+        roles["series"] = 0
+    if not {"metric", "labels", "series"} & roles.keys() and not set(bare) & {*_GPUS, *_PORTS}:
         return None
     # Words that say what a column is lose their unit; those of counters keep it.
     known = {*TIME_WORDS, *HOST_WORDS, *_GPUS, *_PORTS}
     places = {*roles.values()}
     names = [b if b in known or at in places else _named(head, at) for at, b in enumerate(bare)]
-    return _Rows(head, tuple(names), roles)
+    return _Rows(head, tuple(names), roles, title_of(name))
 
 
 # --- recognition ----------------------------------------------------------------------------------
@@ -281,7 +290,7 @@ def _rows_of(first: Sequence[str]) -> _Rows | None:
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a file by its first record: a time, and two counters of devices or more."""
-    found = _first(head)
+    found = _first(head, name)
     if found is None or times.parse(found.time) is None:
         return None
     numbers = [n for n in found.numbers if n.lower().rpartition("_")[2] not in LABEL_WORDS]
@@ -295,12 +304,12 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     return Recognition(KIND, what, KIND)
 
 
-def _first(head: bytes) -> Record | None:
+def _first(head: bytes, name: str) -> Record | None:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return _first_of_json(text)
     first = text.decode("utf-8", "replace").split("\n")
-    rows = _rows_of(first[:HEAD_LINES])
+    rows = _rows_of(first[:HEAD_LINES], name)
     if rows is not None:
         return _together(rows, [t.rstrip("\r") for t in first[rows.head.lines : FIRST_ROWS]])
     line = header_line(head)
@@ -342,7 +351,7 @@ def read(source: SourceFile, sink: Sink) -> None:
                 for record in of_document(document.value):
                     table.add(document.line, record)
         else:
-            rows = _rows_of(head.decode("utf-8", "replace").split("\n")[:HEAD_LINES])
+            rows = _rows_of(head.decode("utf-8", "replace").split("\n")[:HEAD_LINES], source.name)
             for line in lines(stream):
                 if rows is not None and line.number <= rows.head.lines:
                     continue

@@ -19,7 +19,7 @@ from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import open_units, times
-from tracekit.ingest.counters.device_headers import column_of, is_second
+from tracekit.ingest.counters.device_headers import column_of, is_second, title_of, with_title
 from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.status import Reading
@@ -68,7 +68,8 @@ class Layout:
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a table by its header: a time, and two counters of numbered devices or more."""
-    layout = layout_of(*head.decode("utf-8", "replace").split("\n", HEAD_LINES)[:HEAD_LINES])
+    first = head.decode("utf-8", "replace").split("\n", HEAD_LINES)[:HEAD_LINES]
+    layout = layout_of(*first) or layout_of(*first, said=_titled(name))
     if layout is None:
         return None
     devices = len({(c.node, c.kind, c.device) for c in layout.columns})
@@ -84,7 +85,10 @@ def read(source: SourceFile, sink: Sink) -> None:
         first = list(islice(whole, HEAD_LINES))
         if not any(line.text.strip() for line in first):
             raise InputError(f"{source.path}: it holds no line")
-        layout = layout_of(*(line.text for line in first), said=_said(source))
+        texts = [line.text for line in first]
+        layout = layout_of(*texts, said=_said(source))
+        if layout is None and not source.columns:
+            layout = layout_of(*texts, said=_titled(source.name))
         if layout is None:
             raise InputError(f"{source.path}: its first line names no counter of devices")
         if any(column.is_open for column in layout.columns):
@@ -130,6 +134,18 @@ def _said(source: SourceFile) -> Callable[[Head], Head]:
                     f"is {key}; it has {have[:300]}"
                 )
             names[at] = f"{key} [{unit}]" if unit is not None else key
+        return head._replace(names=tuple(names))
+
+    return named
+
+
+def _titled(name: str) -> Callable[[Head], Head]:
+    """A head whose columns name devices alone, with the metric that the file's name is."""
+    title = title_of(name)
+    kept = {*TIME_WORDS, *HOST_WORDS, *LABEL_WORDS}
+
+    def named(head: Head) -> Head:
+        names = (n if bare_name(n) in kept else with_title(n, title) for n in head.names)
         return head._replace(names=tuple(names))
 
     return named

@@ -131,6 +131,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "map of the fabric", "ibnetdiscover [--ports], iblinkinfo", False,
                "none needed"),
         Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),
+        Format("net", "ports of the fabric", "/ufmRest/resources/ports", False, "none needed"),
     )),
     Family("ufm", 1, "ufm", (
         Format("net", "telemetry", "UFM Telemetry, /csv/...", False, "timestamp of each row"),
@@ -155,6 +156,9 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "rates", "show interface counters table; EOS: counters rates", False,
                "time lines"),
         Format("net", "queues of EOS", "show interfaces counters queue detail", True, "time lines"),
+    )),
+    Family("nxos_queuing", 1, "nxos_queuing", (
+        Format("net", "queues of NX-OS", "show queuing interface", False, "time lines"),
     )),
     Family("show_interface", 2, "show_interface", (
         Format("net", "status of ports", "show interface(s) of NX-OS, EOS, IOS", True,
@@ -252,14 +256,16 @@ FAMILIES: tuple[Family, ...] = (
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
     )),
-    Family("device_csv", 8, "device_table", (
+    Family("device_csv", 9, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
+        Format("gpu", "exports of dashboards", "Grafana: series joined by time", False, "Time"),
     ), is_table=True),
     Family("net_csv", 9, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     ), is_table=True),
-    Family("device_records", 5, "device_records", (
+    Family("device_records", 6, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
+        Format("gpu", "dashboards, a row a number", "Grafana: Series;Time;Value", False, "Time"),
     ), is_table=True),
 )  # fmt: skip
 """In the order in which they are asked."""

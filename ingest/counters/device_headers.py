@@ -110,6 +110,8 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
             return "no counter of such a device has that name and unit"
         return Column(at, "host", f"{kind}{number}", meaning, name, node)
     is_gpu = kind == "gpu"
+    if is_gpu and fields.is_of_lost_case(re.split(r"[^A-Za-z]+", name.rstrip(") ]"))[-1]):
+        return "bits or bytes: the case of its unit is lost, and a GPU's tools count bytes"
     # nvidia-smi's own names (utilization.gpu) have units that are known.
     queried = fields.of_smi(metric.strip(), unit_of(name)) if is_gpu and "." in metric else None
     meaning = (

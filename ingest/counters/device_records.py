@@ -50,6 +50,7 @@ _PORTS = (
     "port", "ports", "iface", "ifname", "interface", "interfaces", "nic", "nics", "hca", "hcas",
     "device", "dev", "component", "entity",
 )  # fmt: skip
+_PORT_NUMBERS = ("port", "port_num", "port_number", "portnum")
 _INDICES = ("index", "idx", "id", "gpu", "gpu_id", "gpu_index", "minor_number", "device")
 _NAMES = ("name", "port", "iface", "ifname", "interface", "device", "id")
 _GPU_NUMBER = re.compile(r"(?:(?:gpu|card|cuda|nvidia|device)[ _:-]?)?(\d{1,4})", re.I)
@@ -67,6 +68,8 @@ class Record(NamedTuple):
     host: str | None
     numbers: dict[str, str]
     """Printed numbers and words by their names."""
+    port: str = ""
+    """The number of the port that they are of, where the device stands in a part of its own."""
 
 
 # --- from what is written to records --------------------------------------------------------------
@@ -87,11 +90,17 @@ def of_object(value: Mapping[str, Any], around: Record | None = None) -> Record 
     host = host if isinstance(host, str) else (around.host if around else None)
     skip = {lower[w] for w in (*TIME_WORDS, *HOST_WORDS) if w in lower}
     prefix = _device_beside(plain, lower, skip)
+    number = next((lower[w] for w in _PORT_NUMBERS if w in lower and lower[w] not in skip), None)
+    port = str(plain[number]) if prefix and number is not None else ""
+    if number is not None and port.isdecimal() and not prefix.startswith("gpu"):
+        skip.add(number)
+    else:
+        port = ""
     numbers: dict[str, str] = {}
     for key, inner in plain.items():
         if key not in skip:
             _flatten(f"{prefix}{key}", inner, numbers, MAX_DEPTH)
-    return Record(str(time), host, numbers)
+    return Record(str(time), host, numbers, port)
 
 
 def _device_beside(plain: Mapping[str, Any], lower: Mapping[str, str], skip: set[str]) -> str:
@@ -384,7 +393,7 @@ class _Records:
                 labels.append((name, record.numbers[name]))
             elif (column := self._column(name)) is not None:
                 numbers.append((column, record.numbers[name]))
-        self.table.add(place, moment, record.host, numbers, labels)
+        self.table.add(place, moment, record.host, numbers, labels, record.port)
 
     def finish(self) -> None:
         """What is left, and which names were not read."""

@@ -84,8 +84,9 @@ class Devices:
         host: str | None,
         numbers: Iterable[tuple[Column, str]],
         labels: Iterable[tuple[str, str]] = (),
+        port: str = "",
     ) -> None:
-        """What was read at a moment; ``labels`` by their headers."""
+        """What was read at a moment; ``labels`` by their headers. ``port``: which of a device's."""
         if isinstance(moment, times.Local) and self._is_utc:
             moment = int(moment)
         self._basis = times.basis_of(moment)
@@ -107,9 +108,8 @@ class Devices:
             elif column.kind == "port":
                 if column.node is not None:
                     self.ports.of_row(column.node)
-                self.ports.add(
-                    place, column.device, column.meaning, text, original=column.header[:80]
-                )
+                name = f"{column.device}/{port}" if port else column.device
+                self.ports.add(place, name, column.meaning, text, original=column.header[:80])
             else:
                 self._host.sample(
                     place, column.meaning, text, original=column.header[:80], cgroup=None,

@@ -39,7 +39,7 @@ from tracekit.ingest.lines import Line, lines, shape
 KIND = "device_csv"
 ROLES = ("time", "host", *sorted(LABEL_WORDS))
 """Parts of a table that job.toml may name beside its counters."""
-_INDEX_WORDS = ("", "unnamed: 0", "index")
+_INDEX_WORDS = ("", "unnamed:_0", "index")
 """Headers of the first column where a data frame was written with its index."""
 _SINCE_START = re.compile(
     r"(?:t|time|timestamp|elapsed|elapsed_time|elapsedtime|runtime|relative_time|rel_time|time_rel|"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from tracekit.ingest.counters.gpu_words import GPU
-from tracekit.ingest.counters.table import unit_of
+from tracekit.ingest.counters.table import unit_of, without_unit
 from tracekit.ingest.counters.units import MEMORY, SIZES, Sizes
 from tracekit.ingest.counters.vocabulary import Meaning
 
@@ -331,9 +331,9 @@ def of_smi_dmon(name: str, unit: str | None) -> Meaning | None:
 def of_column(header: str) -> Meaning | None:
     """A column that somebody named: a DCGM or nvidia-smi name, or words with a unit at the end."""
     header = header.strip()
-    name, _, bracket = header.partition("[")
-    unit = bracket.rstrip("] ") or None
-    name = name.strip()
+    name, unit = without_unit(header), unit_of(header)
+    if unit is not None and is_of_lost_case(unit):
+        return None
     meaning = of_dcgm(name.upper()) or of_dcgm(f"DCGM_FI_{name.upper()}") or of_smi(name, unit)
     if meaning is not None:
         return meaning
@@ -352,10 +352,22 @@ def _unit_words() -> dict[str, str]:
 
 
 def _words(name: str) -> tuple[list[str], str | None]:
-    """The words of a header, and the unit that stands behind them."""
+    """The words of a header, and the unit that stands behind them.
+
+    Where the case of a rate is lost (mbps, MBPS), nobody knows whether it counts bits or bytes: a
+    GPU's tools count bytes.
+    """
     words = re.split(r"[^A-Za-z0-9%]+", name)
-    unit = _unit_words().get(words[-1].lower()) if len(words) > 1 else None
+    last = words[-1] if len(words) > 1 else ""
+    if re.fullmatch(r"[kKMGT]Bps", last):
+        return words[:-1], f"{last[:2]}/s"
+    unit = None if is_of_lost_case(last) else _unit_words().get(last.lower())
     return words[: -1 if unit is not None else None], unit
+
+
+def is_of_lost_case(unit: str) -> bool:
+    """Whether a unit may be of bits or of bytes, since all its letters are of one case."""
+    return re.fullmatch(r"[kmgt]bps|[KMGT]BPS", unit) is not None
 
 
 def lacks_unit(header: str) -> bool:

@@ -18,7 +18,7 @@ MAX_COLUMNS = 1000
 _TIME_BASES = (
     "timestamp", "time", "datetime", "date_time", "ts", "epoch", "date", "unix_time", "unixtime",
     "unix_timestamp", "unix", "time_unix", "time_epoch", "epoch_time", "timestamp_unix", "unix_ts",
-    "query_time", "@timestamp", "_timestamp",
+    "query_time", "sample_time", "collected_at", "sampled_at", "@timestamp", "_timestamp",
 )  # fmt: skip
 TIME_WORDS = tuple(
     base + unit
@@ -67,8 +67,8 @@ def cells_of(text: str, delimiter: str) -> list[str]:
 
 
 def bare_name(name: str) -> str:
-    """A header in lower case, without its unit in brackets."""
-    return without_unit(name).lower()
+    """A header in lower case, without its unit in brackets, its words joined by underscores."""
+    return without_unit(name).lower().replace(" ", "_")
 
 
 def without_unit(name: str) -> str:

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from memory_sink import MemorySink, source_of
+from net_cases import ingest
 
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
@@ -213,3 +214,36 @@ def test_names_of_what_is_nested() -> None:
     assert of_point("ports,host=n1,iface=ib1 tx_bytes=5i 7") == Record(
         "7", "n1", {"ib1_tx_bytes": "5"}
     )
+
+
+def test_two_ports_of_a_device_are_two() -> None:
+    """Device and port stand in parts of their own."""
+    text = "".join(
+        f'{{"ts": {1784602867 + s}, "device": "mlx5_0", "port": {p}, '
+        f'"port_rcv_data": {10 * p + s}, "port_xmit_data": 7}}\n'
+        for s in range(2)
+        for p in (1, 2)
+    )
+    sink = ingest(source_of(text.encode(), "x.jsonl"), "device_records")
+    found = sink.rows("net_sample", "port", "counter", "counted")
+    assert [r for r in found if r[1] == "rx_bytes"] == [
+        ("mlx5_0/1", "rx_bytes", 40), ("mlx5_0/2", "rx_bytes", 80),
+        ("mlx5_0/1", "rx_bytes", 44), ("mlx5_0/2", "rx_bytes", 84),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("header", "rate"),
+    [("gpu0_pcie_rx_mbps", None), ("gpu0_pcie_rx_MBPS", None), ("gpu0_pcie_rx_MBps", 1e6),
+     ("gpu0_pcie_rx_Mbps", 1.25e5), ("gpu0_pcie_rx [mbps]", None)],
+)  # fmt: skip
+def test_a_rate_of_a_gpu_whose_unit_lost_its_case_is_not_read(
+    header: str, rate: float | None
+) -> None:
+    wide = f"time,gpu0_power_w,gpu1_power_w,{header}\n1784602867,1,2,1\n"
+    rows = f"time,gpu,power_w,{header.removeprefix('gpu0_')}\n1784602867,0,1,1\n"
+    for text, family in ((wide, "device_csv"), (rows, "gpu_csv")):
+        sink = ingest(source_of(text.encode(), "x.csv"), family)
+        found = [r["value"] for r in sink.rows("gpu_sample") if r["counter"] == "pcie_rx"]
+        assert found == ([] if rate is None else [pytest.approx(rate)]), family
+        assert any(name.startswith("column_not_read") for name in sink.counters) is (rate is None)

@@ -31,6 +31,8 @@ from tracekit.ingest.counters.table import (
     bare_name,
     cells_of,
     header_line,
+    host_of,
+    refuse_rows_told_apart,
 )
 from tracekit.ingest.counters.table_heads import HEAD_LINES, Head, heads
 from tracekit.ingest.lines import lines, shape
@@ -87,7 +89,7 @@ def of_object(value: Mapping[str, Any], around: Record | None = None) -> Record 
         if around is None:
             return None
         time = around.time
-    host = host if isinstance(host, str) else (around.host if around else None)
+    host = host_of(host) if isinstance(host, str) else (around.host if around else None)
     skip = {lower[w] for w in (*TIME_WORDS, *HOST_WORDS) if w in lower}
     prefix = _device_beside(plain, lower, skip)
     number = next((lower[w] for w in _PORT_NUMBERS if w in lower and lower[w] not in skip), None)
@@ -361,6 +363,8 @@ def read(source: SourceFile, sink: Sink) -> None:
                     table.add(document.line, record)
         else:
             rows = _rows_of(head.decode("utf-8", "replace").split("\n")[:HEAD_LINES], source.name)
+            if rows is not None:
+                _refuse_rows_told_apart(rows, head, source.path)
             for line in lines(stream):
                 if rows is not None and line.number <= rows.head.lines:
                     continue
@@ -369,6 +373,23 @@ def read(source: SourceFile, sink: Sink) -> None:
                     table.add(line.number, found, line.text)
         table.finish()
         reading.finish(table.table.ports, streams.stream_problem(stream))
+
+
+def _refuse_rows_told_apart(rows: _Rows, head: bytes, path: str) -> None:
+    """InputError where columns that nobody reads tell rows of one device and time apart."""
+    named = {*HOST_WORDS, *_GPUS, *_PORTS}
+    used = {rows.roles[r] for r in ("metric", "labels", "series") if r in rows.roles}
+    times_at = [at for at, name in enumerate(rows.names) if name in TIME_WORDS][:1]
+    devices = [at for at, name in enumerate(rows.names) if name in named or at in used]
+    read = {*times_at, *devices, *rows.roles.values()}
+    rest = [
+        at for at, name in enumerate(rows.names)
+        if at not in read and not _is_device(name)
+        and not any(isinstance(column_of(0, f"{of}_{name}"), Column) for of in ("gpu0", "eth0"))
+    ]  # fmt: skip
+    texts = head.decode("utf-8", "replace").splitlines()[rows.head.lines :]
+    refuse_rows_told_apart(path, texts, rows.head.delimiter, rows.head.shown,
+                           [*times_at, *devices], rest)  # fmt: skip
 
 
 class _Records:

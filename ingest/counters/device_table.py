@@ -29,6 +29,7 @@ from tracekit.ingest.counters.table import (
     TIME_WORDS,
     bare_name,
     cells_of,
+    host_of,
     tell_units,
     unit_of,
 )
@@ -277,7 +278,7 @@ class _Table:
         if moment is None:
             self._reading.bad(place, "no time", shape(cells[layout.time]))
             return
-        host = cells[layout.host] if layout.host is not None else None
+        host = host_of(cells[layout.host]) if layout.host is not None else None
         labels = [(layout.head.shown[at], cells[at]) for at in layout.labels]
         if self._has_decimal_commas:
             cells = [self._number(cell) for cell in cells]

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile, write_columns
-from tracekit.ingest.counters.gpu_words import is_blank
+from tracekit.ingest.counters.gpu_words import MOST, is_blank
 from tracekit.ingest.counters.samples import Samples
 from tracekit.ingest.counters.vocabulary import Meaning
 
@@ -83,6 +83,9 @@ class GpuSamples(Samples):
             self.missing_count += 1
             return False
         scaled = number * meaning.scale
+        if scaled > MOST.get(meaning.counter, scaled):
+            self.impossible(1, place)
+            return False
         if meaning.kind == "cumulative":
             exact = -1
             if 0 <= scaled <= 2.0**64:
@@ -95,6 +98,17 @@ class GpuSamples(Samples):
             self._put(series, place, time_ns, scaled, None)
         self.rows_count += 1
         return True
+
+    def impossible(self, count: int, place: int) -> None:
+        """Count numbers that no GPU reaches."""
+        self._sink.count(
+            "impossible_number",
+            count,
+            doc="A number that no GPU reaches, so that its unit is another than its header or "
+            "name says, a share above 1 (where it is percent, [%] must say so), or a count below "
+            "0: left out.",
+            place=place,
+        )
 
     def finish(self, basis: str = "epoch") -> None:
         """Write what is left, the devices, and what time the file covers."""

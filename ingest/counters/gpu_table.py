@@ -21,7 +21,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, open_units, times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
-from tracekit.ingest.counters.gpu_words import blanks
+from tracekit.ingest.counters.gpu_words import MOST, blanks
 from tracekit.ingest.counters.names import node_of_file, pci_address, uuid_of
 from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
@@ -36,6 +36,7 @@ from tracekit.ingest.counters.table import (
     cells_of,
     count_unread,
     header_line,
+    host_of,
     tell_units,
 )
 from tracekit.ingest.counters.times import local_ns, says_utc
@@ -264,6 +265,7 @@ class _Reader:
             self._layout = TABLE.mapped(line, self._source) if is_mapped else layout_of(line)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
+            self._layout.refuse_rows_told_apart(self._source)
             self._layout = self._settled(self._layout)
             if self._layout.is_wide:
                 names = [name for name in self._layout.unread if name not in self._undecided]
@@ -646,6 +648,8 @@ class _Reader:
         numbers[blank] = float("nan")
         if meaning.unit == "0..1":
             self._refuse(numbers, (numbers * meaning.scale > 1.5) | (numbers < 0), lines)
+        if (most := MOST.get(meaning.counter)) is not None:
+            self._refuse(numbers, numbers * meaning.scale > most, lines)
         if meaning.kind == "cumulative":
             self._refuse(numbers, (numbers < 0) | (numbers * meaning.scale >= 2.0**64), lines)
         return numbers
@@ -685,13 +689,7 @@ class _Reader:
 
         at = np.flatnonzero(wrong)
         if len(at):
-            self._sink.count(
-                "impossible_number",
-                len(at),
-                doc="A share above 1 (where it is percent, the header or job.toml must say so: "
-                "[%]), or a count below 0: left out.",
-                place=int(lines[at[0]]),
-            )
+            self._samples.impossible(len(at), int(lines[at[0]]))
             self._bad_numbers += len(at)
             self._damage(wrong)
             numbers[at] = float("nan")
@@ -809,7 +807,7 @@ def _gpu(values: tuple[str | None, ...]) -> Gpu:
     index, uuid, pci, model, node, pod = (v or None for v in values)
     number = re.fullmatch(r"(?:gpu|nvidia|cuda)?[ :_]?(\d{1,5})", index or "", re.I)
     return Gpu(
-        node=stated_host(node),
+        node=stated_host(host_of(node or "")),
         uuid=uuid_of(uuid),
         pci=pci_address(pci) if pci else None,
         nvml_index=int(number[1]) if number else None,

@@ -31,6 +31,7 @@ from tracekit.ingest.counters.table import (
     cells_of,
     count_unread,
     header_line,
+    host_of,
     unit_of,
 )
 from tracekit.ingest.counters.units import SIZES
@@ -152,6 +153,7 @@ class _Table:
             self._layout = TABLE.mapped(first, self._source) if is_mapped else _known(first)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no network counter")
+            self._layout.refuse_rows_told_apart(self._source)
             if self._layout.is_wide:
                 count_unread(self._sink, self._layout.unread, UNKNOWN)
             return
@@ -170,7 +172,7 @@ class _Table:
                 return
             self.samples.at(moment)
         if "host" in roles:
-            self.samples.of_row(cells[roles["host"]])
+            self.samples.of_row(host_of(cells[roles["host"]]))
         said = [cells[roles[r]].strip() for r in ("device", "port") if r in roles]
         # Ports of an HCA are numbers: mlx5_0/1, as sysfs has them.
         is_of_device = len(said) > 1 and bool(said[0]) and said[1].isdecimal()

@@ -20,7 +20,7 @@ from tracekit.ingest.counters import exposition, fields, times
 from tracekit.ingest.counters.exposition import Sample, Series
 from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
-from tracekit.ingest.counters.gpu_words import blanks
+from tracekit.ingest.counters.gpu_words import MOST, blanks
 from tracekit.ingest.counters.machine_metrics import (
     MachineMetric,
     MachineSamples,
@@ -415,6 +415,9 @@ def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer)
     good = np.isfinite(numbers) & ~blanks(np.nan_to_num(numbers))
     writer.gpu.missing_count += int(np.isfinite(numbers).sum() - good.sum())
     scaled = numbers * meaning.scale
+    if (most := MOST.get(meaning.counter)) is not None and (beyond := good & (scaled > most)).any():
+        writer.gpu.impossible(int(beyond.sum()), place)
+        good &= ~beyond
     counted: np.ndarray | None = None
     if meaning.kind == "cumulative":
         is_count = (scaled >= 0) & (scaled < 2.0**64)

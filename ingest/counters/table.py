@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tracekit.errors import InputError
+from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.units import MEMORY, SIZES
 
@@ -26,7 +28,10 @@ TIME_WORDS = tuple(
     for base in _TIME_BASES
 )
 """Headers of times; how many digits a number has tells its unit."""
-HOST_WORDS = ("hostname", "host", "node", "node_name", "nodename")
+HOST_WORDS = (
+    "hostname", "host", "host_name", "node", "node_name", "nodename", "server", "machine",
+    "instance",
+)  # fmt: skip
 LABEL_WORDS = frozenset(
     ("phase", "label", "stage", "state", "marker", "workload", "activity", "mode")
 )
@@ -64,6 +69,48 @@ def cells_of(text: str, delimiter: str) -> list[str]:
         return next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
     except csv.Error:
         return []
+
+
+_SCRAPED = re.compile(r"([\w.-]+):\d{1,5}")
+
+
+def host_of(cell: str) -> str:
+    """The machine that a cell names, without the port at which it was asked."""
+    scraped = _SCRAPED.fullmatch(cell.strip())
+    return scraped[1] if scraped else cell
+
+
+def refuse_rows_told_apart(
+    path: str, lines: Sequence[str], delimiter: str, header: Sequence[str],
+    keys: Sequence[int], rest: Sequence[int],
+) -> None:  # fmt: skip
+    """InputError where columns that nobody reads tell rows of one device and time apart.
+
+    Such a column (a process, a machine, whether it is the least or the most) has few words, which
+    come again at other times; those of one device and time never repeat, as a counter's numbers
+    would. ``keys``: columns of the time and of the device, in this order; ``rest``: those that are
+    not read.
+    """
+    rows = [row for line in lines if len(row := cells_of(line, delimiter)) == len(header)]
+    groups: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for row in rows:
+        groups[tuple(row[at].strip() for at in keys)].add(tuple(row))
+    several = [group for group in groups.values() if len(group) > 1]
+    is_of_times = len({key[0] for key in groups}) > 1
+    few = []
+    for at in rest if several else ():
+        words = {row[at].strip() for row in rows}
+        seen = {(row[at].strip(), row[keys[0]]) for row in rows}
+        if 1 < len(words) <= len(rows) / 2 and (not is_of_times or len(seen) >= 2 * len(words)):
+            few.append(at)
+    if few and all(len({tuple(r[at] for at in few) for r in group}) == len(group)
+                   for group in several):  # fmt: skip
+        names = ", ".join(header[at].strip()[:60] for at in few)
+        raise InputError(
+            f"{path}: rows of one device and time differ in columns that are not read ({names}): "
+            "what they are of is not known",
+            hint="[[source]] columns may say which column is the host",
+        )
 
 
 def bare_name(name: str) -> str:
@@ -157,6 +204,17 @@ class Layout(NamedTuple, Generic[C]):
         """Headers of columns that mean nothing to us."""
         used = {*self.roles.values(), *(at for at, _ in self.counters)}
         return [name.strip() for at, name in enumerate(self.header) if at not in used]
+
+    def refuse_rows_told_apart(self, source: SourceFile) -> None:
+        """InputError where columns that nobody reads tell rows of one device and time apart."""
+        if "time" not in self.roles:
+            return
+        named = [at for role, at in self.roles.items() if role not in ("value", "unit", "model")]
+        keys = sorted(named, key=lambda at: at != self.roles["time"])
+        read = {*self.roles.values(), *(at for at, _ in self.counters)}
+        rest = [at for at in range(len(self.header)) if at not in read]
+        lines = files.read_head(source).decode("utf-8", "replace").splitlines()[1:]
+        refuse_rows_told_apart(source.path, lines, self.delimiter, self.header, keys, rest)
 
     @property
     def is_long(self) -> bool:

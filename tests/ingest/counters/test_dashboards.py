@@ -51,7 +51,7 @@ def test_a_panel_s_title_is_the_metric_of_its_legends() -> None:
         ("GPU Temperature", "gpu_temperature", 1.0),
         ("GPU Utilization", "gpu_utilisation", 0.01),
         ("Tensor Core Utilization", "tensor_active", 0.01),
-        ("GPU Power (kW)", "power", 1000.0),
+        ("GPU Power (mW)", "power", 0.001),
     ],
 )
 def test_titles_of_dcgm_s_dashboard_are_known(title: str, counter: str, scale: float) -> None:

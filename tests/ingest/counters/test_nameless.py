@@ -9,6 +9,7 @@ import pytest
 from gpu_files import ingest, values
 from memory_sink import MemorySink, source_of
 
+from tracekit.errors import InputError
 from tracekit.ingest.counters import samples
 from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
@@ -141,3 +142,74 @@ def test_what_is_held_is_judged_in_parts_where_it_is_much(monkeypatch: pytest.Mo
     found.finish()
     assert len(sink.rows("gpu_sample")) == 10
     assert (sink.counters["nameless_gpus"], sink.places["nameless_gpus"]) == (20, 19)
+
+
+# --- rows of one device and time that columns nobody reads tell apart -----------------------------
+
+
+def lines(header: str, *rows: str, count: int = 3) -> str:
+    """The rows at some times, each with its time in front."""
+    return f"{header}\n" + "".join(f"{T + s},{row}\n" for s in range(count) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (lines("timestamp,gpu,stat,power_W", "0,min,90", "0,max,700", "1,min,90", "1,max,700"),
+         "stat"),
+        (lines("timestamp,gpu,pid,memory_used_MiB", "0,17,500", "0,18,900"), "pid"),
+        (lines("timestamp,rack,box,gpu,power_W", "a,1,0,300", "a,2,0,310", "b,1,0,320",
+               "b,2,0,330"), "rack, box"),
+        (lines("timestamp,gpu,stat,power_W", "0,min,90", "0,max,700", "1,min,90", "1,max,700",
+               count=1), "stat"),
+        (lines("timestamp,gpu,stat,metric,value", "0,min,power_W,90", "0,max,power_W,700",
+               "0,min,temp_C,50", "0,max,temp_C,70"), "stat"),
+        (lines("timestamp,port,vlan,rx_bytes", "eth0,7,100", "eth0,8,900"), "vlan"),
+        (lines("timestamp,device,stat,power_w,temp_c", "gpu0,min,90,50", "gpu0,max,700,70"),
+         "stat"),
+    ],
+)  # fmt: skip
+def test_rows_that_differ_in_what_nobody_reads_are_not_one_device_s(text: str, named: str) -> None:
+    with pytest.raises(InputError, match=rf"not read \({named}\)"):
+        ingest(text, "x.csv")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Several readings a second: what is not read are numbers of the GPU, which repeat.
+        lines("timestamp,gpu,voltage,power_W", "0,71,300", "0,71,310", "1,72,300", "1,72,300"),
+        # A column that nobody reads, and no two rows of one GPU and time.
+        lines("timestamp,gpu,phase,power_W", "0,a,300", "1,b,310"),
+        # The step of a reading comes once.
+        "timestamp,gpu,step,power_W\n"
+        + "".join(f"{T + s // 2},{g},{s},300\n" for s in range(8) for g in range(2)),
+        # The same row twice.
+        lines("timestamp,gpu,phase,power_W", "0,a,300", "0,a,300"),
+        # Whose it is, a column that is read says.
+        lines("timestamp,instance,gpu,power_W", "n1:9400,0,300", "n2:9400,0,310"),
+    ],
+)
+def test_other_columns_that_nobody_reads_cost_nothing(text: str) -> None:
+    assert len(values(ingest(text, "x.csv"), "power")) >= 6
+
+
+def test_the_machine_that_was_scraped_is_the_machine() -> None:
+    text = lines("timestamp,instance,gpu,power_W", "n1.x:9400,0,300", "10.0.0.7:9400,0,310")
+    assert {r["node"] for r in ingest(text).rows("gpu_sample")} == {"n1.x", "10.0.0.7"}
+
+
+# --- numbers that no GPU reaches ------------------------------------------------------------------
+
+
+def test_a_number_that_no_gpu_reaches_is_of_another_unit() -> None:
+    """NVML counts power in milliwatts, and people write it down as it comes."""
+    wide = ingest(f"timestamp,gpu,power_draw,temp_c\n{T},0,300000,60\n{T},1,70000,61000\n")
+    assert values(wide, "power") == []
+    assert values(wide, "gpu_temperature") == [60]
+    assert wide.counters["impossible_number"] == 3
+    records = ingest(f'{{"ts": {T}, "gpu": 0, "power": 300000, "temp": 60}}\n', "x.jsonl")
+    assert values(records, "gpu_temperature") == [60]
+    assert (values(records, "power"), records.counters["impossible_number"]) == ([], 1)
+    found = answer(({"gpu": "0"}, [0, 300_000]))  # the number is 300 more than its second
+    assert (values(found, "power"), found.counters["impossible_number"]) == ([300], 1)

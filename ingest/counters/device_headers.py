@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tracekit.ingest.counters import fields, net_words, open_units, rdma_names
+from tracekit.ingest.counters import fields, open_units, rdma_names
 from tracekit.ingest.counters.device_samples import Column
+from tracekit.ingest.counters.ethtool_names import ethtool_meaning
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.host_words import HOST
 from tracekit.ingest.counters.names import node_in_name, node_of_labels
+from tracekit.ingest.counters.net_words import is_word
+from tracekit.ingest.counters.net_words import meaning as meaning_of
 from tracekit.ingest.counters.table import unit_of, without_unit
 from tracekit.ingest.counters.units import MEMORY, SIZES
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -225,12 +228,16 @@ def _port(words: Sequence[str], unit: str | None, scale: float, header: str) -> 
     if len(ways) == 1 and not rest and unit is not None:
         end = _RATES.get(unit) or _TOTALS.get(unit)
         return _scaled(f"{ways[0]}_{end}", scale) if end is not None else None
+    if (end := "_".join(words)).endswith("_phy"):
+        # What ethtool counts at the physical port: RDMA too, which the driver's own leave out.
+        known, priority, ring = ethtool_meaning(end, has_physical=True)
+        return known if is_word(known.counter) and priority is ring is None else None
     if rdma_names.is_port_counter(own := "_".join(words)):
         return rdma_names.port_meaning(own)
     name = "_".join([*ways, *rest]) if len(ways) == 1 else "_".join(words)
     for said in (name, f"{name}_packets", f"{name}_bytes"):
-        if rest and net_words.is_word(said):
-            known = net_words.meaning(said)
+        if rest and is_word(said):
+            known = meaning_of(said)
             fits = unit is None or known.unit in (unit, "packets" if unit == "count" else unit)
             return _scaled(said, scale) if fits else None
     return None
@@ -275,6 +282,6 @@ _FULL = {"temp": "temperature", "pwr": "power", "ambient": "inlet", "exhaust": "
 
 
 def _scaled(counter: str, scale: float) -> Meaning:
-    known = net_words.meaning(counter)
+    known = meaning_of(counter)
     whole = round(scale)
     return known._replace(scale=whole if whole == scale else scale)

@@ -409,7 +409,7 @@ class _Records:
             return
         numbers = []
         labels = []
-        for name in sorted(record.numbers, key=is_second):
+        for name in sorted(record.numbers, key=lambda n: (is_second(n), not n.endswith("_phy"))):
             if name.lower() in LABEL_WORDS:
                 labels.append((name, record.numbers[name]))
             elif (column := self._column(name)) is not None:

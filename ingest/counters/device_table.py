@@ -206,7 +206,10 @@ def _of_head(head: Head) -> Layout | None:
     taken: set[tuple[str | None, ...]] = set()
     labels = tuple(at for at, word in enumerate(bare) if word in LABEL_WORDS)
     # A sensor that somebody else reads (a BMC) is second to the device's own of the same meaning.
-    order = sorted(range(len(bare)), key=lambda at: is_second(head.names[at]))
+    # What a NIC's driver counts is second to what its physical port does.
+    order = sorted(
+        range(len(bare)), key=lambda at: (is_second(head.names[at]), not bare[at].endswith("_phy"))
+    )
     for at in order:
         if at in (time, host, *labels):
             continue

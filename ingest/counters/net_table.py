@@ -94,6 +94,17 @@ def read(source: SourceFile, sink: Sink) -> None:
         pass
 
 
+_SNMP = {
+    "ifhcinoctets": "rx_bytes", "ifhcoutoctets": "tx_bytes",
+    "ifhcinucastpkts": "rx_unicast_packets", "ifhcoutucastpkts": "tx_unicast_packets",
+    "ifhcinmulticastpkts": "rx_multicast_packets", "ifhcoutmulticastpkts": "tx_multicast_packets",
+    "ifhcinbroadcastpkts": "rx_broadcast_packets", "ifhcoutbroadcastpkts": "tx_broadcast_packets",
+    "ifinerrors": "rx_errors", "ifouterrors": "tx_errors",
+    "ifindiscards": "rx_dropped_packets", "ifoutdiscards": "tx_dropped_packets",
+}  # fmt: skip
+"""Objects of IF-MIB (RFC 2863); octets of 32 bits wrap in a third of a second at 100 Gbit/s."""
+
+
 def _by_header(name: str) -> Counter | None:
     """The counter that a header is by itself; InfiniBand's own names are known too."""
     word = bare_name(name)
@@ -102,6 +113,8 @@ def _by_header(name: str) -> Counter | None:
             return counter_of(word, unit_of(name), name.strip())
         except ValueError:
             return None
+    if (known := _SNMP.get(word)) is not None:
+        return counter_of(known, None, name.strip())
     if rdma_names.is_port_counter(name.strip()):
         return _counter(rdma_names.port_meaning(name.strip()), None, name.strip())
     return None
@@ -111,7 +124,17 @@ TABLE = Subject(
     {
         "time": TIME_WORDS,
         "host": (*HOST_WORDS, "switch"),
-        "port": ("port", "interface", "ifname", "iface", "if_name", "port_name", "portname", "nic"),
+        "port": (
+            "port",
+            "interface",
+            "ifname",
+            "iface",
+            "if_name",
+            "port_name",
+            "portname",
+            "nic",
+            "ifdescr",
+        ),
         "device": ("device", "hca", "ca", "ibdev", "hca_id", "rdma_device"),
         "priority": ("priority", "prio"),
         "queue": ("queue",),

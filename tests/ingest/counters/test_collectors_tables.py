@@ -247,3 +247,31 @@ def test_a_rate_of_a_gpu_whose_unit_lost_its_case_is_not_read(
         found = [r["value"] for r in sink.rows("gpu_sample") if r["counter"] == "pcie_rx"]
         assert found == ([] if rate is None else [pytest.approx(rate)]), family
         assert any(name.startswith("column_not_read") for name in sink.counters) is (rate is None)
+
+
+def test_a_table_of_snmp_s_objects_is_one_of_ports() -> None:
+    text = (
+        "time,host,ifDescr,ifInOctets,ifHCInOctets,ifHCOutOctets,ifOutDiscards\n"
+        f"{T},leaf1,Ethernet1,5,1000000000000,7,3\n"
+    )
+    sink = ingest(source_of(text.encode(), "x.csv"), "net_csv")
+    assert sink.rows("net_sample", "node", "port", "counter", "counted") == [
+        ("leaf1", "Ethernet1", "rx_bytes", 10**12),
+        ("leaf1", "Ethernet1", "tx_bytes", 7),
+        ("leaf1", "Ethernet1", "tx_dropped_packets", 3),
+    ]
+    assert sink.counters["column_not_read"] == 1  # 32 bits wrap too soon
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_what_the_physical_port_counts_goes_before_what_its_driver_does(is_json: bool) -> None:
+    """The driver's own bytes leave out RDMA."""
+    numbers = {"eth0_rx_bytes": 1, "eth0_rx_bytes_phy": 200, "eth0_rx_discards_phy": 3,
+               "eth0_rx_of_its_own_phy": 4}  # fmt: skip
+    record = {"ts": T, **numbers}
+    text = ",".join(record) + "\n" + ",".join(map(str, record.values())) + "\n"
+    if is_json:
+        text = json.dumps(record) + "\n"
+    sink = ingest(source_of(text.encode(), "x"), "device_records" if is_json else "device_csv")
+    assert sorted(sink.rows("net_sample", "counter", "counted")) == [
+        ("rx_bytes", 200), ("rx_dropped_packets", 3)]  # fmt: skip

@@ -200,6 +200,26 @@ SELECT
     event
 FROM judged;
 
+-- machine_of_path: The path that two files share which were read before and after something.
+--
+-- before/eth0.txt and after/eth0.txt are of one machine, where no file names it; derive/gpus.py
+-- says the same of GPUs.
+--
+-- param: path VARCHAR : Path of a file.
+-- returns: VARCHAR : The path with that word masked; null where it has none, or several.
+CREATE OR REPLACE MACRO machine_of_path(path) AS
+if(
+    len(
+        regexp_extract_all(
+            lower(path), '(?:^|[^a-z])(?:before|pre|after|post)(?:$|[^a-z])'
+        )
+    ) = 1,
+    regexp_replace(
+        lower(path), '(^|[^a-z])(?:before|pre|after|post)($|[^a-z])', '\1*\2'
+    ),
+    NULL
+);
+
 -- gpu_key: One number for all by which a sample names its GPU.
 --
 -- owner is the host of a sample that names no node, owner_id its file where nobody knows a host, or

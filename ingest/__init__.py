@@ -122,7 +122,7 @@ _TOOLS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
             "`grep -r . /sys/class/infiniband/*/ports` are read",
         ),
         (
-            rb"\A[^\n]*\n?(?:[^\n]*\n){0,3}\|[ =]*(?:Diagnostic +\| Result|Health Monitor Report)"
+            rb"^\|[ =]{0,40}(?:Diagnostic {1,40}\| Result|Health Monitor Report)"
             rb"|\ASuccessfully retrieved statistics for",
             "dcgmi diag, health or stats: verdicts, and sums over a job, no counters of moments; "
             "`dcgmi dmon`, `dcgmi nvlink -e`, `nvidia-smi -q` and dcgm-exporter are read",

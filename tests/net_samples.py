@@ -42,7 +42,40 @@ QUEUING = (
 )
 
 
+NOTIFIED = """\
+update: {
+  timestamp: 1795227155033276021
+  prefix: {
+    target: "leaf01"
+    elem: {
+      name: "interfaces"
+    }
+    elem: {
+      name: "interface"
+      key: {
+        key: "name"
+        value: "Ethernet1/1"
+      }
+    }
+  }
+  update: {
+    path: { elem: { name: "state" } elem: { name: "counters" } elem: { name: "in-octets" } }
+    val: {
+      uint_val: 18446744073709551615
+    }
+  }
+  update: {
+    path: { elem: { name: "state" } elem: { name: "counters" } elem: { name: "out-discards" } }
+    val: { uint_val: 7 }
+  }
+}
+
+sync_response: true
+"""
+
+
 SAMPLES: tuple[Sample, ...] = (
+    Sample("gnmi", "notifications as text", "gnmic.txt", NOTIFIED, 2),
     Sample("nxos_queuing", "queues of NX-OS", "queuing.txt", QUEUING, 6),
     Sample(
         "net_capture",

@@ -137,15 +137,15 @@ def _whose(before: str) -> str | None:
     return text if node_in_name(text) == text else None
 
 
-_OF_PANEL = re.compile(r"(.+?)-data(?:-[a-z-]+)?-\d{4}-\d\d-\d\d[ _T].*")
-"""What Grafana calls a file: the panel's title, and when it was exported."""
+_OF_PANEL = re.compile(r"-data(?:-[a-z]{1,20}){0,4}-\d{4}-\d\d-\d\d[ _T]")
+"""What Grafana puts behind a panel's title, in the names of files."""
 
 
 def title_of(name: str) -> str:
     """What a file's name says: of a panel's export its title."""
     stem = name.rpartition(".")[0] or name
-    panel = _OF_PANEL.fullmatch(stem)
-    return panel[1] if panel else stem
+    panel = _OF_PANEL.search(stem)
+    return stem[: panel.start()] if panel else stem
 
 
 def with_title(legend: str, title: str) -> str:

@@ -170,6 +170,7 @@ FAMILIES: tuple[Family, ...] = (
     )),
     Family("gnmi", 2, "gnmi", (
         Format("net", "notifications", "gNMI in JSON", True, "timestamp of each"),
+        Format("net", "notifications as text", "gNMI in prototext", False, "timestamp of each"),
         Format("net", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
         Format("net", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     )),

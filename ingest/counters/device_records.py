@@ -33,6 +33,7 @@ from tracekit.ingest.counters.table import (
     header_line,
     host_of,
     refuse_rows_told_apart,
+    rows_of,
 )
 from tracekit.ingest.counters.table_heads import HEAD_LINES, Head, heads
 from tracekit.ingest.lines import lines, shape
@@ -358,6 +359,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, None, "line")
         table = _Records(source, sink, reading)
         if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+            _refuse_records_told_apart(head, source.path)
             for document in reading.documents():
                 for record in of_document(document.value):
                     table.add(document.line, record)
@@ -388,8 +390,27 @@ def _refuse_rows_told_apart(rows: _Rows, head: bytes, path: str) -> None:
         and not any(isinstance(column_of(0, f"{of}_{name}"), Column) for of in ("gpu0", "eth0"))
     ]  # fmt: skip
     texts = head.decode("utf-8", "replace").splitlines()[rows.head.lines :]
-    refuse_rows_told_apart(path, texts, rows.head.delimiter, rows.head.shown,
-                           [*times_at, *devices], rest)  # fmt: skip
+    cells = rows_of(texts, rows.head.delimiter, len(rows.names))
+    refuse_rows_told_apart(path, rows.head.shown, cells, [*times_at, *devices], rest)
+
+
+def _refuse_records_told_apart(head: bytes, path: str) -> None:
+    """The same of records of JSON a line: those of one device have the same names."""
+    of_names: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
+    for line in head.decode("utf-8", "replace").splitlines():
+        try:
+            value = json.loads(line, parse_float=str, parse_constant=str)
+        except (ValueError, RecursionError):
+            continue
+        for record in of_document(value):
+            if record is not None:
+                names = tuple(sorted(record.numbers))
+                numbers = (record.numbers[name] for name in names)
+                of_names[names].append([record.time, record.host or "", record.port, *numbers])
+    for names, rows in of_names.items():
+        header = ("time", "host", "port", *names)
+        rest = [at for at, n in enumerate(header) if at > 2 and isinstance(column_of(0, n), str)]
+        refuse_rows_told_apart(path, header, rows, (0, 1, 2), rest)
 
 
 class _Records:

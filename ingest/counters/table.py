@@ -81,7 +81,7 @@ def host_of(cell: str) -> str:
 
 
 def refuse_rows_told_apart(
-    path: str, lines: Sequence[str], delimiter: str, header: Sequence[str],
+    path: str, header: Sequence[str], rows: Sequence[Sequence[str]],
     keys: Sequence[int], rest: Sequence[int],
 ) -> None:  # fmt: skip
     """InputError where columns that nobody reads tell rows of one device and time apart.
@@ -91,7 +91,6 @@ def refuse_rows_told_apart(
     would. ``keys``: columns of the time and of the device, in this order; ``rest``: those that are
     not read.
     """
-    rows = [row for line in lines if len(row := cells_of(line, delimiter)) == len(header)]
     groups: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     for row in rows:
         groups[tuple(row[at].strip() for at in keys)].add(tuple(row))
@@ -111,6 +110,11 @@ def refuse_rows_told_apart(
             "what they are of is not known",
             hint="[[source]] columns may say which column is the host",
         )
+
+
+def rows_of(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
+    """The cells of the lines that have as many as they should."""
+    return [row for line in lines if len(row := cells_of(line, delimiter)) == width]
 
 
 def bare_name(name: str) -> str:
@@ -214,7 +218,8 @@ class Layout(NamedTuple, Generic[C]):
         read = {*self.roles.values(), *(at for at, _ in self.counters)}
         rest = [at for at in range(len(self.header)) if at not in read]
         lines = files.read_head(source).decode("utf-8", "replace").splitlines()[1:]
-        refuse_rows_told_apart(source.path, lines, self.delimiter, self.header, keys, rest)
+        rows = rows_of(lines, self.delimiter, len(self.header))
+        refuse_rows_told_apart(source.path, self.header, rows, keys, rest)
 
     @property
     def is_long(self) -> bool:

@@ -194,6 +194,18 @@ def test_other_columns_that_nobody_reads_cost_nothing(text: str) -> None:
     assert len(values(ingest(text, "x.csv"), "power")) >= 6
 
 
+def test_records_that_differ_in_what_nobody_reads_are_not_one_device_s_either() -> None:
+    records = [
+        {"ts": T + s, "gpu": g, "pid": pid, "memory_used_mib": 10 * pid, "temp_c": 60}
+        for s in range(3) for g in range(2) for pid in (17, 18)
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"not read \(gpu0_pid\)"):
+        ingest("".join(json.dumps(r) + "\n" for r in records), "x.jsonl")
+    alone = [r for r in records if r["pid"] == 17]
+    sink = ingest("".join(json.dumps(r) + "\n" for r in alone), "x.jsonl")
+    assert len(values(sink, "gpu_temperature")) == 6
+
+
 def test_the_machine_that_was_scraped_is_the_machine() -> None:
     text = lines("timestamp,instance,gpu,power_W", "n1.x:9400,0,300", "10.0.0.7:9400,0,310")
     assert {r["node"] for r in ingest(text).rows("gpu_sample")} == {"n1.x", "10.0.0.7"}

@@ -148,6 +148,9 @@ def title_of(name: str) -> str:
     return stem[: panel.start()] if panel else stem
 
 
+NO_COUNT = "a panel's title names a count, of which panels show rates as a rule"
+
+
 def with_title(legend: str, title: str) -> str:
     """The header of a column that names a device alone, where the file's title names the metric."""
     if legend.startswith("{"):

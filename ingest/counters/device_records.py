@@ -18,7 +18,13 @@ from typing import Any, NamedTuple
 from tracekit.ingest import files, streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import line_protocol, times
-from tracekit.ingest.counters.device_headers import column_of, is_second, title_of, with_title
+from tracekit.ingest.counters.device_headers import (
+    NO_COUNT,
+    column_of,
+    is_second,
+    title_of,
+    with_title,
+)
 from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.documents import dicts_of
 from tracekit.ingest.counters.status import Reading
@@ -222,6 +228,9 @@ class _Rows(NamedTuple):
             series = said.pop(self.names[self.roles["series"]])
             is_metric = not _is_device(series) and not series.startswith("{")
             name = series if is_metric else with_title(series, self.title)
+            of_title = None if is_metric else column_of(0, name)
+            if isinstance(of_title, Column) and of_title.meaning.kind == "cumulative":
+                name = f"{series}: {NO_COUNT}"
             return of_object({**said, name: said.pop(self.names[self.roles["value"]])})
         if "labels" in self.roles:
             labels = _labels(said.pop(self.names[self.roles["labels"]]))

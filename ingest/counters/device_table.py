@@ -19,7 +19,13 @@ from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import open_units, times
-from tracekit.ingest.counters.device_headers import column_of, is_second, title_of, with_title
+from tracekit.ingest.counters.device_headers import (
+    NO_COUNT,
+    column_of,
+    is_second,
+    title_of,
+    with_title,
+)
 from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.status import Reading
@@ -70,7 +76,7 @@ class Layout:
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a table by its header: a time, and two counters of numbered devices or more."""
     first = head.decode("utf-8", "replace").split("\n", HEAD_LINES)[:HEAD_LINES]
-    layout = layout_of(*first) or layout_of(*first, said=_titled(name))
+    layout = layout_of(*first) or _of_title(first, name)
     if layout is None:
         return None
     devices = len({(c.node, c.kind, c.device) for c in layout.columns})
@@ -89,7 +95,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         texts = [line.text for line in first]
         layout = layout_of(*texts, said=_said(source))
         if layout is None and not source.columns:
-            layout = layout_of(*texts, said=_titled(source.name))
+            layout = _of_title(texts, source.name)
         if layout is None:
             raise InputError(f"{source.path}: its first line names no counter of devices")
         if any(column.is_open for column in layout.columns):
@@ -150,6 +156,17 @@ def _titled(name: str) -> Callable[[Head], Head]:
         return head._replace(names=tuple(names))
 
     return named
+
+
+def _of_title(first: Sequence[str], name: str) -> Layout | None:
+    """The layout of a table whose metric is its file's name; of a count a panel shows the rate."""
+    layout = layout_of(*first, said=_titled(name))
+    if layout is None:
+        return None
+    counts = [column.header for column in layout.columns if column.meaning.kind == "cumulative"]
+    columns = tuple(column for column in layout.columns if column.meaning.kind != "cumulative")
+    unread = {**layout.unread, NO_COUNT: counts} if counts else layout.unread
+    return replace(layout, columns=columns, unread=unread) if columns else None
 
 
 def layout_of(*first: str, said: Callable[[Head], Head] = lambda head: head) -> Layout | None:

@@ -95,9 +95,11 @@ def refuse_rows_told_apart(
     for row in rows:
         groups[tuple(row[at].strip() for at in keys)].add(tuple(row))
     several = [group for group in groups.values() if len(group) > 1]
+    if 2 * len(several) < len(groups):
+        return  # here and there two readings within the resolution of the times
     is_of_times = len({key[0] for key in groups}) > 1
     few = []
-    for at in rest if several else ():
+    for at in rest:
         words = {row[at].strip() for row in rows}
         seen = {(row[at].strip(), row[keys[0]]) for row in rows}
         if 1 < len(words) <= len(rows) / 2 and (not is_of_times or len(seen) >= 2 * len(words)):

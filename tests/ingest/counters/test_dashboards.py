@@ -66,6 +66,19 @@ def test_titles_that_are_no_metric_name_none(title: str) -> None:
     assert recognise(source_of(LEGENDS.encode(), title + DAY)).ingestor is None
 
 
+@pytest.mark.parametrize("header", ["Time", "Series"])
+def test_a_title_that_names_a_count_says_nothing_of_its_rate(header: str) -> None:
+    wide = f"Time,eth0,gpu0\n{AT},5,6\n"
+    long = LONG + "".join(f"{d};2026-07-14T10:12:38+02:00;5\n" for d in ("eth0", "gpu0"))
+    for title in ("rx_bytes", "ECC SBE Volatile", "Rx Bytes"):
+        text = wide if header == "Time" else long
+        found = recognise(source_of(text.encode(), title + DAY))
+        if found.ingestor is not None:
+            sink = export(text, title + DAY)
+            assert not sink.rows("net_sample")
+            assert not sink.rows("gpu_sample")
+
+
 def test_units_that_a_panel_prints_count() -> None:
     text = (
         '"Time","GPU 0","n1 GPU 1"\n'

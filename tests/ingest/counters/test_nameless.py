@@ -184,6 +184,11 @@ def test_rows_that_differ_in_what_nobody_reads_are_not_one_device_s(text: str, n
         # The step of a reading comes once.
         "timestamp,gpu,step,power_W\n"
         + "".join(f"{T + s // 2},{g},{s},300\n" for s in range(8) for g in range(2)),
+        # Two readings in one second, between which the phase changed, are no rule.
+        "timestamp,gpu,phase,power_W\n"
+        + "".join(
+            f"{T + s},0,{p},30{s}\n" for s, p in zip((0, 1, 2, 2, 3, 4), "aaabbb", strict=True)
+        ),
         # The same row twice.
         lines("timestamp,gpu,phase,power_W", "0,a,300", "0,a,300"),
         # Whose it is, a column that is read says.

@@ -214,6 +214,8 @@ _SMI_DMON = {
 _COLUMNS = {
     "temperature": "gpu_temperature",
     "temp": "gpu_temperature",
+    "temperaturegpu": "gpu_temperature",
+    "temperaturememory": "memory_temperature",
     "gputemperature": "gpu_temperature",
     "gputemp": "gpu_temperature",
     "memorytemperature": "memory_temperature",
@@ -237,6 +239,8 @@ _COLUMNS = {
     "dramactive": "dram_active",
     "smclock": "sm_clock",
     "clocksm": "sm_clock",
+    "clockscurrentsm": "sm_clock",
+    "clockscurrentmemory": "memory_clock",
     "clockssm": "sm_clock",
     "smclk": "sm_clock",
     "memclock": "memory_clock",

@@ -94,6 +94,8 @@ def read(source: SourceFile, sink: Sink) -> None:
         pass
 
 
+_SIZED = ("bytes/s", "0..1")
+"""Units of which a number alone does not say the size."""
 _SNMP = {
     "ifhcinoctets": "rx_bytes", "ifhcoutoctets": "tx_bytes",
     "ifhcinucastpkts": "rx_unicast_packets", "ifhcoutucastpkts": "tx_unicast_packets",
@@ -109,6 +111,8 @@ def _by_header(name: str) -> Counter | None:
     """The counter that a header is by itself; InfiniBand's own names are known too."""
     word = bare_name(name)
     if is_word(word):
+        if unit_of(name) is None and meaning(word).unit in _SIZED:
+            return None  # 8.0 of what a second, nobody knows
         try:
             return counter_of(word, unit_of(name), name.strip())
         except ValueError:

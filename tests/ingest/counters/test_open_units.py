@@ -119,6 +119,10 @@ def test_blocks_and_lines_tell_one_unit(numbers: list[str], is_read: bool) -> No
         ("power", [0.2, 0.3], [0.2, 0.3]),
         ("DCGM_FI_DEV_SM_CLOCK", [345, 1980], [345e6, 1980e6]),
         ("sm_clock", [1.2, 1.9], []),
+        ("nvlink_tx", [5e9, 1e6], [5e9, 1e6]),
+        ("nvlink_tx", [450e6, 1e6], []),  # kilobytes, or bytes of one that hardly sends
+        ("temperature_gpu", [60, 61], [60, 61]),
+        ("clocks_current_sm", [345, 1980], [345e6, 1980e6]),
         ("memory_used", [20, 79], []),
         ("gpu_utilization", [0.2, 0.3], []),
     ],

@@ -33,6 +33,7 @@ from tracekit.ingest.counters.table import (
     VALUE_WORDS,
     Layout,
     Subject,
+    bare_name,
     cells_of,
     count_unread,
     header_line,
@@ -547,9 +548,15 @@ class _Reader:
             pairs = (divmod(n, len(texts)) for n in both.tolist())
             combined = [(*combined[a], texts[b]) for a, b in pairs]
         gpus = []
+        host_at = keys[4]
+        assert self._layout is not None  # noqa: S101 - set by _block
+        # Where Prometheus scraped, or one of MIG's instances.
+        is_instance = host_at is not None and bare_name(self._layout.header[host_at]) == "instance"
         for values in combined:
             if values not in self._gpus:
                 gpu = _gpu(tuple(v.strip() if v else None for v in values))
+                if is_instance and gpu.node is not None and gpu.node.isdecimal():
+                    gpu = gpu._replace(node=None, instance=gpu.node)
                 self._gpus[values] = gpu if gpu.node else gpu._replace(node=self._node)
             gpus.append(self._gpus[values])
         return which, gpus

@@ -216,6 +216,12 @@ def test_the_machine_that_was_scraped_is_the_machine() -> None:
     assert {r["node"] for r in ingest(text).rows("gpu_sample")} == {"n1.x", "10.0.0.7"}
 
 
+def test_a_numbered_instance_is_a_part_of_its_gpu_and_no_machine() -> None:
+    sink = ingest(lines("timestamp,gpu,instance,power_W", "0,1,300", "0,2,310", count=1))
+    assert sink.rows("gpu_sample", "node", "nvml_index", "device_id", "value") == [
+        (None, 0, "/1", 300.0), (None, 0, "/2", 310.0)]  # fmt: skip
+
+
 # --- numbers that no GPU reaches ------------------------------------------------------------------
 
 

@@ -200,6 +200,8 @@ class Samples:
         if len(at):
             self._put_rows(list(self._nameless.series), at.to_numpy(), *columns)
         if judged.left_out_count:
+            why = f"several {self.devices} stand in it that nothing names"
+            self._sink.fact(status="partial", reason=why)
             self._sink.count(
                 f"nameless_{self.devices.lower()}",
                 judged.left_out_count,

@@ -75,7 +75,8 @@ class Devices:
         self._series: dict[tuple[str | None, int], int] = {}
         """By machine and the column's place, which no two columns of a file share."""
         self._basis = "epoch"
-        self._is_utc = times.says_utc(source.name)
+        self.is_utc = times.says_utc(source.name)
+        """Whether times without a zone are UTC: the file's name or the header says so."""
 
     def add(
         self,
@@ -87,7 +88,7 @@ class Devices:
         port: str = "",
     ) -> None:
         """What was read at a moment; ``labels`` by their headers. ``port``: which of a device's."""
-        if isinstance(moment, times.Local) and self._is_utc:
+        if isinstance(moment, times.Local) and self.is_utc:
             moment = int(moment)
         self._basis = times.basis_of(moment)
         self.ports.at(moment)

@@ -103,6 +103,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         for reason, names in layout.unread.items():
             tell_unread(sink, names, reason)
         devices = Devices(source, sink, reading, names_hosts=layout.host is not None)
+        devices.is_utc |= unit_of(layout.head.names[layout.time]) == "UTC"
         table = _Table(layout, devices, reading)
         for line in chain(first[layout.head.lines :], whole):
             table.line(line)

@@ -73,7 +73,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
     ), ("gpu_csv", "nvidia_smi"), is_table=True),
-    Family("nvidia_smi_xml", 7, "smi_xml", (
+    Family("nvidia_smi_xml", 8, "smi_xml", (
         Format("gpu", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
     ), ("nvidia_smi",)),
     Family("kernel_log", 5, "kernel_log", (
@@ -97,7 +97,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
         Format("gpu", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
     ), ("dcgm", "nvidia_smi")),
-    Family("amd", 1, "amd", (
+    Family("amd", 2, "amd", (
         Format("gpu", "GPUs of AMD", "rocm-smi: CSV, JSON and its table", False,
                "time lines, else the file's"),
         Format("gpu", "GPUs of AMD", "amd-smi metric and monitor: JSON, text", False,

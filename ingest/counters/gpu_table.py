@@ -39,6 +39,7 @@ from tracekit.ingest.counters.table import (
     header_line,
     host_of,
     tell_units,
+    unit_of,
 )
 from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -267,6 +268,8 @@ class _Reader:
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
             self._layout.refuse_rows_told_apart(self._source)
+            time_at = self._layout.roles.get("time")
+            self._is_utc |= time_at is not None and unit_of(self._layout.header[time_at]) == "UTC"
             self._layout = self._settled(self._layout)
             if self._layout.is_wide:
                 names = [name for name in self._layout.unread if name not in self._undecided]

@@ -150,7 +150,9 @@ def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]
 
 
 _PARENTHESES = re.compile(r"\(([^()\[\]]{1,12})\)\s*\Z")
-_UNITS = frozenset(unit for sizes in SIZES.values() for unit in sizes) | set(MEMORY) | {"s", "ms"}
+_UNITS = (
+    frozenset(unit for sizes in SIZES.values() for unit in sizes) | set(MEMORY) | {"s", "ms", "UTC"}
+)
 
 
 C = TypeVar("C")

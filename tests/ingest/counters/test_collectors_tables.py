@@ -275,3 +275,14 @@ def test_what_the_physical_port_counts_goes_before_what_its_driver_does(is_json:
     sink = ingest(source_of(text.encode(), "x"), "device_records" if is_json else "device_csv")
     assert sorted(sink.rows("net_sample", "counter", "counted")) == [
         ("rx_bytes", 200), ("rx_dropped_packets", 3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", ["Time (UTC)", "time [UTC]", "Timestamp(UTC)"])
+def test_a_header_may_say_that_its_times_are_utc(header: str) -> None:
+    moment = "2026-07-21 03:01:07"
+    rows_a_gpu = f"{header},gpu,power_w,temp_c\n{moment},0,300,60\n"
+    wide = f"{header},gpu0_power_w,gpu1_power_w\n{moment},300,310\n"
+    for text, family in ((rows_a_gpu, "gpu_csv"), (wide, "device_csv")):
+        sink = ingest(source_of(text.encode(), "x.csv"), family)
+        assert {r["time_ns"] for r in sink.rows("gpu_sample")} == {1784602867 * NS}
+        assert (sink.facts["time_basis"], "local_time" in sink.counters) == ("epoch", False)

@@ -122,6 +122,12 @@ _TOOLS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
             "`grep -r . /sys/class/infiniband/*/ports` are read",
         ),
         (
+            rb"^\|[ =]{0,40}(?:Diagnostic {1,40}\| Result|Health Monitor Report)"
+            rb"|\ASuccessfully retrieved statistics for",
+            "dcgmi diag, health or stats: verdicts, and sums over a job, no counters of moments; "
+            "`dcgmi dmon`, `dcgmi nvlink -e`, `nvidia-smi -q` and dcgm-exporter are read",
+        ),
+        (
             rb'"MetricDataResults"\s*:\s*\[',
             "CloudWatch's metric data, whose labels are anyone's and which states no units; a "
             "table with a time and a header a counter is read",

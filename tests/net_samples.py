@@ -26,7 +26,57 @@ class Sample(NamedTuple):
     rows_count: int
 
 
+QUEUING = (
+    "Egress Queuing for Ethernet1/51 [System]\n"
+    "+-------------------------------------------------------------+\n"
+    "|                              QOS GROUP 5                    |\n"
+    "+-------------------------------------------------------------+\n"
+    "|                           |  Unicast       |Multicast       |\n"
+    "+-------------------------------------------------------------+\n"
+    "|                   Tx Pkts |       202328436|              17|\n"
+    "| WRED/AFD & Tail Drop Byts |              51|              19|\n"
+    "+-------------------------------------------------------------+\n"
+    "Ingress Queuing for Ethernet1/51\n"
+    "PFC Statistics\n"
+    "TxPPP:                    23,   RxPPP:                    29\n"
+)
+
+
+NOTIFIED = """\
+update: {
+  timestamp: 1795227155033276021
+  prefix: {
+    target: "leaf01"
+    elem: {
+      name: "interfaces"
+    }
+    elem: {
+      name: "interface"
+      key: {
+        key: "name"
+        value: "Ethernet1/1"
+      }
+    }
+  }
+  update: {
+    path: { elem: { name: "state" } elem: { name: "counters" } elem: { name: "in-octets" } }
+    val: {
+      uint_val: 18446744073709551615
+    }
+  }
+  update: {
+    path: { elem: { name: "state" } elem: { name: "counters" } elem: { name: "out-discards" } }
+    val: { uint_val: 7 }
+  }
+}
+
+sync_response: true
+"""
+
+
 SAMPLES: tuple[Sample, ...] = (
+    Sample("gnmi", "notifications as text", "gnmic.txt", NOTIFIED, 2),
+    Sample("nxos_queuing", "queues of NX-OS", "queuing.txt", QUEUING, 6),
     Sample(
         "net_capture",
         "outputs of several commands",
@@ -303,6 +353,22 @@ SAMPLES: tuple[Sample, ...] = (
         "ibnetdiscover.txt",
         'Switch\t41 "S-b83fd203006b4a90"\t\t# "MF0;leaf01:MQM8700/U1" enhanced port 0 lid 3 lmc 0\n'
         '[1]\t"H-0c42a10300605e88"[1](c42a10300605e88) \t\t# "gpu-01 mlx5_0" lid 12 4xHDR\n',
+        0,
+    ),
+    Sample(
+        "fabric",
+        "ports of the fabric",
+        "ports.json",
+        json.dumps(
+            [
+                {
+                    "physical_state": "Link Up",
+                    "name": "b83fd203006b4a90_1",
+                    "peer": "0c42a10300605e88_1",
+                    "peer_port_dname": "1",
+                }
+            ]
+        ),
         0,
     ),
     Sample(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -333,6 +333,71 @@ def test_an_address_is_one_gpu_in_files_that_may_be_of_one_machine() -> None:
         log_event=[{"source_id": 7, "place": 1, "device_id": pci, "code": "xid-79"}],
     )
     assert pick(run(con)["gpu"], "own_source_id", "gpu_id") == [(5, pci), (6, pci), (7, pci)]
+
+
+def test_gpus_without_a_name_are_their_file_s_even_on_one_host() -> None:
+    con = database(
+        source=[counters(n, f"/d/{n}.csv", host_name="n1") for n in (5, 6)],
+        gpu_sample=[gpu_sample(5), gpu_sample(6), gpu_sample(6, nvml_index=0)],
+    )
+    rows = run(con)["gpu"]
+    assert sorted(pick(rows, "own_source_id", "nvml_index", "gpu_id"), key=str) == [
+        (5, None, "n1 GPU ? of /d/5.csv"),
+        (6, None, "n1 GPU ? of /d/6.csv"),
+        (None, 0, "n1 GPU 0"),
+    ]
+
+
+def test_a_part_of_a_gpu_known_by_index_alone_is_of_that_gpu() -> None:
+    con = database(
+        source=[counters(5, "/d/a.prom")],
+        gpu_sample=[gpu_sample(5, nvml_index=0), gpu_sample(5, nvml_index=0, device_id="/3")],
+    )
+    assert {r["gpu_id"] for r in run(con)["gpu"]} == {"GPU 0"}
+
+
+BEFORE = {"window_start_ns": 90 * S, "window_end_ns": 90 * S}
+AFTER = {"window_start_ns": 210 * S, "window_end_ns": 210 * S}
+
+
+def before_and_after(
+    first: str,
+    second: str,
+    devices: Sequence[dict[str, Any]] = (),
+    later: Mapping[str, int] = AFTER,
+) -> list[str]:
+    """The GPUs of index 0 in two files."""
+    con = database(
+        source=[counters(5, first, **BEFORE), counters(6, second, **later)],
+        device=list(devices),
+        gpu_sample=[gpu_sample(5, nvml_index=0), gpu_sample(6, nvml_index=0)],
+    )
+    return sorted({str(row["gpu_id"]) for row in run(con)["gpu"]})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("/d/before/smi.txt", "/d/after/smi.txt"),
+        ("/d/smi-Before.txt", "/d/smi-After.txt"),
+        ("/d/pre/a.csv", "/d/post/a.csv"),
+    ],
+)
+def test_what_was_read_before_and_after_is_of_one_machine(first: str, second: str) -> None:
+    assert before_and_after(first, second) == ["GPU 0"]
+
+
+def test_files_before_and_after_are_two_machines_where_something_says_so() -> None:
+    first, second = "/d/before/smi.txt", "/d/after/smi.txt"
+    two = ["GPU 0 of /d/after/smi.txt", "GPU 0 of /d/before/smi.txt"]
+    assert before_and_after(first, "/d/after/other.txt") != ["GPU 0"]
+    assert before_and_after("/d/beforehand/smi.txt", "/d/afterhand/smi.txt") != ["GPU 0"]
+    assert before_and_after(second, first) == two  # the other way round
+    assert before_and_after(first, second, later={**AFTER, "window_start_ns": 80 * S}) == two
+    models = [{"source_id": n, "nvml_index": 0, "model": m} for n, m in ((5, "H100"), (6, "A100"))]
+    assert before_and_after(first, second, models) == two
+    same = [{"source_id": n, "nvml_index": 0, "model": "H100"} for n in (5, 6)]
+    assert before_and_after(first, second, same) == ["GPU 0"]
 
 
 # --- times ----------------------------------------------------------------------------------------

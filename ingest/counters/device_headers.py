@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tracekit.ingest.base import stated_host
-from tracekit.ingest.counters import fields, net_words, open_units, rdma_names
+from tracekit.ingest.counters import fields, open_units, rdma_names
 from tracekit.ingest.counters.device_samples import Column
+from tracekit.ingest.counters.ethtool_names import ethtool_meaning
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.host_words import HOST
-from tracekit.ingest.counters.names import node_in_name
+from tracekit.ingest.counters.names import node_in_name, node_of_labels
+from tracekit.ingest.counters.net_words import is_word
+from tracekit.ingest.counters.net_words import meaning as meaning_of
 from tracekit.ingest.counters.table import unit_of, without_unit
 from tracekit.ingest.counters.units import MEMORY, SIZES
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -85,7 +87,8 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
     ``may_be_open``: whether a share, clock or memory of a GPU may lack its unit (``open_units``).
     """
     if labelled := _LABELLED.fullmatch(name.strip()):
-        return _of_metric(at, labelled[1], dict(_LABEL.findall(labelled[2])), name)
+        labels = {k.lower(): v for k, v in _LABEL.findall(labelled[2])}
+        return _of_metric(at, labelled[1], labels, name, may_be_open=may_be_open)
     plain = without_unit(name)
     node = None
     if (device_match := _FRONT.search(plain)) and (
@@ -110,6 +113,8 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
             return "no counter of such a device has that name and unit"
         return Column(at, "host", f"{kind}{number}", meaning, name, node)
     is_gpu = kind == "gpu"
+    if is_gpu and fields.is_of_lost_case(re.split(r"[^A-Za-z]+", name.rstrip(") ]"))[-1]):
+        return "bits or bytes: the case of its unit is lost, and a GPU's tools count bytes"
     # nvidia-smi's own names (utilization.gpu) have units that are known.
     queried = fields.of_smi(metric.strip(), unit_of(name)) if is_gpu and "." in metric else None
     meaning = (
@@ -132,14 +137,42 @@ def _whose(before: str) -> str | None:
     return text if node_in_name(text) == text else None
 
 
-def _of_metric(at: int, metric: str, labels: Mapping[str, str], header: str) -> Column | str:
-    """A metric of dcgm-exporter with its labels, as dashboards export them."""
+_OF_PANEL = re.compile(r"-data(?:-[a-z]{1,20}){0,4}-\d{4}-\d\d-\d\d[ _T]")
+"""What Grafana puts behind a panel's title, in the names of files."""
+
+
+def title_of(name: str) -> str:
+    """What a file's name says: of a panel's export its title."""
+    stem = name.rpartition(".")[0] or name
+    panel = _OF_PANEL.search(stem)
+    return stem[: panel.start()] if panel else stem
+
+
+NO_COUNT = "a panel's title names a count, of which panels show rates as a rule"
+
+
+def with_title(legend: str, title: str) -> str:
+    """The header of a column that names a device alone, where the file's title names the metric."""
+    if legend.startswith("{"):
+        return re.sub(r"\W+", "_", title).strip("_") + legend
+    return f"{legend}_{title}"
+
+
+def _of_metric(
+    at: int, metric: str, labels: Mapping[str, str], header: str, *, may_be_open: bool
+) -> Column | str:
+    """A metric of a GPU with its labels, as dashboards export them."""
     metric = metric or labels.get("__name__", "")
-    meaning = fields.of_dcgm(metric)
-    if meaning is None or not re.fullmatch(r"\d{1,4}", labels.get("gpu", "")):
-        return "no metric of a GPU of dcgm-exporter"
-    node = stated_host(labels.get("Hostname") or labels.get("hostname"))
-    return Column(at, "gpu", labels["gpu"], meaning, header, node)
+    if not re.fullmatch(r"\d{1,4}", labels.get("gpu", "")):
+        return "its labels name no GPU by its number"
+    words, unit, scale = _measured(metric, None)
+    meaning = fields.of_dcgm(metric) or _gpu(words, unit, scale, header)
+    is_open = meaning is None and may_be_open and unit is None
+    if is_open:
+        meaning = _gpu_of_any_unit(words, header)
+    if meaning is None:
+        return "no metric of a GPU that is known"
+    return Column(at, "gpu", labels["gpu"], meaning, header, node_of_labels(labels), is_open)
 
 
 def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, float]:
@@ -198,12 +231,16 @@ def _port(words: Sequence[str], unit: str | None, scale: float, header: str) -> 
     if len(ways) == 1 and not rest and unit is not None:
         end = _RATES.get(unit) or _TOTALS.get(unit)
         return _scaled(f"{ways[0]}_{end}", scale) if end is not None else None
+    if (end := "_".join(words)).endswith("_phy"):
+        # What ethtool counts at the physical port: RDMA too, which the driver's own leave out.
+        known, priority, ring = ethtool_meaning(end, has_physical=True)
+        return known if is_word(known.counter) and priority is ring is None else None
     if rdma_names.is_port_counter(own := "_".join(words)):
         return rdma_names.port_meaning(own)
     name = "_".join([*ways, *rest]) if len(ways) == 1 else "_".join(words)
     for said in (name, f"{name}_packets", f"{name}_bytes"):
-        if rest and net_words.is_word(said):
-            known = net_words.meaning(said)
+        if rest and is_word(said):
+            known = meaning_of(said)
             fits = unit is None or known.unit in (unit, "packets" if unit == "count" else unit)
             return _scaled(said, scale) if fits else None
     return None
@@ -248,6 +285,6 @@ _FULL = {"temp": "temperature", "pwr": "power", "ambient": "inlet", "exhaust": "
 
 
 def _scaled(counter: str, scale: float) -> Meaning:
-    known = net_words.meaning(counter)
+    known = meaning_of(counter)
     whole = round(scale)
     return known._replace(scale=whole if whole == scale else scale)

@@ -18,7 +18,13 @@ from typing import Any, NamedTuple
 from tracekit.ingest import files, streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import line_protocol, times
-from tracekit.ingest.counters.device_headers import column_of, is_second
+from tracekit.ingest.counters.device_headers import (
+    NO_COUNT,
+    column_of,
+    is_second,
+    title_of,
+    with_title,
+)
 from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.documents import dicts_of
 from tracekit.ingest.counters.status import Reading
@@ -31,6 +37,9 @@ from tracekit.ingest.counters.table import (
     bare_name,
     cells_of,
     header_line,
+    host_of,
+    refuse_rows_told_apart,
+    rows_of,
 )
 from tracekit.ingest.counters.table_heads import HEAD_LINES, Head, heads
 from tracekit.ingest.lines import lines, shape
@@ -50,6 +59,7 @@ _PORTS = (
     "port", "ports", "iface", "ifname", "interface", "interfaces", "nic", "nics", "hca", "hcas",
     "device", "dev", "component", "entity",
 )  # fmt: skip
+_PORT_NUMBERS = ("port", "port_num", "port_number", "portnum")
 _INDICES = ("index", "idx", "id", "gpu", "gpu_id", "gpu_index", "minor_number", "device")
 _NAMES = ("name", "port", "iface", "ifname", "interface", "device", "id")
 _GPU_NUMBER = re.compile(r"(?:(?:gpu|card|cuda|nvidia|device)[ _:-]?)?(\d{1,4})", re.I)
@@ -67,6 +77,8 @@ class Record(NamedTuple):
     host: str | None
     numbers: dict[str, str]
     """Printed numbers and words by their names."""
+    port: str = ""
+    """The number of the port that they are of, where the device stands in a part of its own."""
 
 
 # --- from what is written to records --------------------------------------------------------------
@@ -84,14 +96,20 @@ def of_object(value: Mapping[str, Any], around: Record | None = None) -> Record 
         if around is None:
             return None
         time = around.time
-    host = host if isinstance(host, str) else (around.host if around else None)
+    host = host_of(host) if isinstance(host, str) else (around.host if around else None)
     skip = {lower[w] for w in (*TIME_WORDS, *HOST_WORDS) if w in lower}
     prefix = _device_beside(plain, lower, skip)
+    number = next((lower[w] for w in _PORT_NUMBERS if w in lower and lower[w] not in skip), None)
+    port = str(plain[number]) if prefix and number is not None else ""
+    if number is not None and port.isdecimal() and not prefix.startswith("gpu"):
+        skip.add(number)
+    else:
+        port = ""
     numbers: dict[str, str] = {}
     for key, inner in plain.items():
         if key not in skip:
             _flatten(f"{prefix}{key}", inner, numbers, MAX_DEPTH)
-    return Record(str(time), host, numbers)
+    return Record(str(time), host, numbers, port)
 
 
 def _device_beside(plain: Mapping[str, Any], lower: Mapping[str, str], skip: set[str]) -> str:
@@ -196,7 +214,9 @@ class _Rows(NamedTuple):
     names: tuple[str, ...]
     """Headers; of words that say what a column is, in lower case and without a unit."""
     roles: Mapping[str, int]
-    """The columns of metric, value, unit and labels."""
+    """The columns of metric, value, unit, labels and series."""
+    title: str = ""
+    """What the file's name says of series that name a device alone."""
 
     def record(self, line: str) -> Record | None:
         """What a line says; None where it has other cells or no time."""
@@ -204,6 +224,14 @@ class _Rows(NamedTuple):
         if len(cells) != len(self.names):
             return None
         said = dict(zip(self.names, cells, strict=True))
+        if "series" in self.roles:
+            series = said.pop(self.names[self.roles["series"]])
+            is_metric = not _is_device(series) and not series.startswith("{")
+            name = series if is_metric else with_title(series, self.title)
+            of_title = None if is_metric else column_of(0, name)
+            if isinstance(of_title, Column) and of_title.meaning.kind == "cumulative":
+                name = f"{series}: {NO_COUNT}"
+            return of_object({**said, name: said.pop(self.names[self.roles["value"]])})
         if "labels" in self.roles:
             labels = _labels(said.pop(self.names[self.roles["labels"]]))
             if labels is None:
@@ -246,7 +274,7 @@ def _named(head: Head, at: int) -> str:
     return name if is_known else head.printed(at)
 
 
-def _rows_of(first: Sequence[str]) -> _Rows | None:
+def _rows_of(first: Sequence[str], name: str) -> _Rows | None:
     """How the rows of a table read, by its first lines; None where its headers say another."""
     head = next(heads(first), None)
     if head is None or head.delimiter == " ":
@@ -267,13 +295,15 @@ def _rows_of(first: Sequence[str]) -> _Rows | None:
         del roles["metric"]
     if "labels" in roles and (not head.first or _labels(head.first[roles["labels"]]) is None):
         del roles["labels"]
-    if not {"metric", "labels"} & roles.keys() and not set(bare) & {*_GPUS, *_PORTS}:
+    if bare[0] == "series" and not {"metric", "labels"} & roles.keys() and "value" in roles:
+        roles["series"] = 0
+    if not {"metric", "labels", "series"} & roles.keys() and not set(bare) & {*_GPUS, *_PORTS}:
         return None
     # Words that say what a column is lose their unit; those of counters keep it.
     known = {*TIME_WORDS, *HOST_WORDS, *_GPUS, *_PORTS}
     places = {*roles.values()}
     names = [b if b in known or at in places else _named(head, at) for at, b in enumerate(bare)]
-    return _Rows(head, tuple(names), roles)
+    return _Rows(head, tuple(names), roles, title_of(name))
 
 
 # --- recognition ----------------------------------------------------------------------------------
@@ -281,7 +311,7 @@ def _rows_of(first: Sequence[str]) -> _Rows | None:
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a file by its first record: a time, and two counters of devices or more."""
-    found = _first(head)
+    found = _first(head, name)
     if found is None or times.parse(found.time) is None:
         return None
     numbers = [n for n in found.numbers if n.lower().rpartition("_")[2] not in LABEL_WORDS]
@@ -295,12 +325,12 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     return Recognition(KIND, what, KIND)
 
 
-def _first(head: bytes) -> Record | None:
+def _first(head: bytes, name: str) -> Record | None:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return _first_of_json(text)
     first = text.decode("utf-8", "replace").split("\n")
-    rows = _rows_of(first[:HEAD_LINES])
+    rows = _rows_of(first[:HEAD_LINES], name)
     if rows is not None:
         return _together(rows, [t.rstrip("\r") for t in first[rows.head.lines : FIRST_ROWS]])
     line = header_line(head)
@@ -338,11 +368,14 @@ def read(source: SourceFile, sink: Sink) -> None:
         reading = Reading(sink, stream, None, "line")
         table = _Records(source, sink, reading)
         if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+            _refuse_records_told_apart(head, source.path)
             for document in reading.documents():
                 for record in of_document(document.value):
                     table.add(document.line, record)
         else:
-            rows = _rows_of(head.decode("utf-8", "replace").split("\n")[:HEAD_LINES])
+            rows = _rows_of(head.decode("utf-8", "replace").split("\n")[:HEAD_LINES], source.name)
+            if rows is not None:
+                _refuse_rows_told_apart(rows, head, source.path)
             for line in lines(stream):
                 if rows is not None and line.number <= rows.head.lines:
                     continue
@@ -351,6 +384,42 @@ def read(source: SourceFile, sink: Sink) -> None:
                     table.add(line.number, found, line.text)
         table.finish()
         reading.finish(table.table.ports, streams.stream_problem(stream))
+
+
+def _refuse_rows_told_apart(rows: _Rows, head: bytes, path: str) -> None:
+    """InputError where columns that nobody reads tell rows of one device and time apart."""
+    named = {*HOST_WORDS, *_GPUS, *_PORTS}
+    used = {rows.roles[r] for r in ("metric", "labels", "series") if r in rows.roles}
+    times_at = [at for at, name in enumerate(rows.names) if name in TIME_WORDS][:1]
+    devices = [at for at, name in enumerate(rows.names) if name in named or at in used]
+    read = {*times_at, *devices, *rows.roles.values()}
+    rest = [
+        at for at, name in enumerate(rows.names)
+        if at not in read and not _is_device(name)
+        and not any(isinstance(column_of(0, f"{of}_{name}"), Column) for of in ("gpu0", "eth0"))
+    ]  # fmt: skip
+    texts = head.decode("utf-8", "replace").splitlines()[rows.head.lines :]
+    cells = rows_of(texts, rows.head.delimiter, len(rows.names))
+    refuse_rows_told_apart(path, rows.head.shown, cells, [*times_at, *devices], rest)
+
+
+def _refuse_records_told_apart(head: bytes, path: str) -> None:
+    """The same of records of JSON a line: those of one device have the same names."""
+    of_names: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
+    for line in head.decode("utf-8", "replace").splitlines():
+        try:
+            value = json.loads(line, parse_float=str, parse_constant=str)
+        except (ValueError, RecursionError):
+            continue
+        for record in of_document(value):
+            if record is not None:
+                names = tuple(sorted(record.numbers))
+                numbers = (record.numbers[name] for name in names)
+                of_names[names].append([record.time, record.host or "", record.port, *numbers])
+    for names, rows in of_names.items():
+        header = ("time", "host", "port", *names)
+        rest = [at for at, n in enumerate(header) if at > 2 and isinstance(column_of(0, n), str)]
+        refuse_rows_told_apart(path, header, rows, (0, 1, 2), rest)
 
 
 class _Records:
@@ -370,12 +439,12 @@ class _Records:
             return
         numbers = []
         labels = []
-        for name in sorted(record.numbers, key=is_second):
+        for name in sorted(record.numbers, key=lambda n: (is_second(n), not n.endswith("_phy"))):
             if name.lower() in LABEL_WORDS:
                 labels.append((name, record.numbers[name]))
             elif (column := self._column(name)) is not None:
                 numbers.append((column, record.numbers[name]))
-        self.table.add(place, moment, record.host, numbers, labels)
+        self.table.add(place, moment, record.host, numbers, labels, record.port)
 
     def finish(self) -> None:
         """What is left, and which names were not read."""

@@ -75,7 +75,8 @@ class Devices:
         self._series: dict[tuple[str | None, int], int] = {}
         """By machine and the column's place, which no two columns of a file share."""
         self._basis = "epoch"
-        self._is_utc = times.says_utc(source.name)
+        self.is_utc = times.says_utc(source.name)
+        """Whether times without a zone are UTC: the file's name or the header says so."""
 
     def add(
         self,
@@ -84,9 +85,10 @@ class Devices:
         host: str | None,
         numbers: Iterable[tuple[Column, str]],
         labels: Iterable[tuple[str, str]] = (),
+        port: str = "",
     ) -> None:
-        """What was read at a moment; ``labels`` by their headers."""
-        if isinstance(moment, times.Local) and self._is_utc:
+        """What was read at a moment; ``labels`` by their headers. ``port``: which of a device's."""
+        if isinstance(moment, times.Local) and self.is_utc:
             moment = int(moment)
         self._basis = times.basis_of(moment)
         self.ports.at(moment)
@@ -107,9 +109,8 @@ class Devices:
             elif column.kind == "port":
                 if column.node is not None:
                     self.ports.of_row(column.node)
-                self.ports.add(
-                    place, column.device, column.meaning, text, original=column.header[:80]
-                )
+                name = f"{column.device}/{port}" if port else column.device
+                self.ports.add(place, name, column.meaning, text, original=column.header[:80])
             else:
                 self._host.sample(
                     place, column.meaning, text, original=column.header[:80], cgroup=None,

@@ -19,7 +19,13 @@ from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import open_units, times
-from tracekit.ingest.counters.device_headers import column_of, is_second
+from tracekit.ingest.counters.device_headers import (
+    NO_COUNT,
+    column_of,
+    is_second,
+    title_of,
+    with_title,
+)
 from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.status import Reading
@@ -29,6 +35,7 @@ from tracekit.ingest.counters.table import (
     TIME_WORDS,
     bare_name,
     cells_of,
+    host_of,
     tell_units,
     unit_of,
 )
@@ -39,7 +46,7 @@ from tracekit.ingest.lines import Line, lines, shape
 KIND = "device_csv"
 ROLES = ("time", "host", *sorted(LABEL_WORDS))
 """Parts of a table that job.toml may name beside its counters."""
-_INDEX_WORDS = ("", "unnamed: 0", "index")
+_INDEX_WORDS = ("", "unnamed:_0", "index")
 """Headers of the first column where a data frame was written with its index."""
 _SINCE_START = re.compile(
     r"(?:t|time|timestamp|elapsed|elapsed_time|elapsedtime|runtime|relative_time|rel_time|time_rel|"
@@ -68,7 +75,8 @@ class Layout:
 
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a table by its header: a time, and two counters of numbered devices or more."""
-    layout = layout_of(*head.decode("utf-8", "replace").split("\n", HEAD_LINES)[:HEAD_LINES])
+    first = head.decode("utf-8", "replace").split("\n", HEAD_LINES)[:HEAD_LINES]
+    layout = layout_of(*first) or _of_title(first, name)
     if layout is None:
         return None
     devices = len({(c.node, c.kind, c.device) for c in layout.columns})
@@ -84,7 +92,10 @@ def read(source: SourceFile, sink: Sink) -> None:
         first = list(islice(whole, HEAD_LINES))
         if not any(line.text.strip() for line in first):
             raise InputError(f"{source.path}: it holds no line")
-        layout = layout_of(*(line.text for line in first), said=_said(source))
+        texts = [line.text for line in first]
+        layout = layout_of(*texts, said=_said(source))
+        if layout is None and not source.columns:
+            layout = _of_title(texts, source.name)
         if layout is None:
             raise InputError(f"{source.path}: its first line names no counter of devices")
         if any(column.is_open for column in layout.columns):
@@ -92,6 +103,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         for reason, names in layout.unread.items():
             tell_unread(sink, names, reason)
         devices = Devices(source, sink, reading, names_hosts=layout.host is not None)
+        devices.is_utc |= unit_of(layout.head.names[layout.time]) == "UTC"
         table = _Table(layout, devices, reading)
         for line in chain(first[layout.head.lines :], whole):
             table.line(line)
@@ -133,6 +145,29 @@ def _said(source: SourceFile) -> Callable[[Head], Head]:
         return head._replace(names=tuple(names))
 
     return named
+
+
+def _titled(name: str) -> Callable[[Head], Head]:
+    """A head whose columns name devices alone, with the metric that the file's name is."""
+    title = title_of(name)
+    kept = {*TIME_WORDS, *HOST_WORDS, *LABEL_WORDS}
+
+    def named(head: Head) -> Head:
+        names = (n if bare_name(n) in kept else with_title(n, title) for n in head.names)
+        return head._replace(names=tuple(names))
+
+    return named
+
+
+def _of_title(first: Sequence[str], name: str) -> Layout | None:
+    """The layout of a table whose metric is its file's name; of a count a panel shows the rate."""
+    layout = layout_of(*first, said=_titled(name))
+    if layout is None:
+        return None
+    counts = [column.header for column in layout.columns if column.meaning.kind == "cumulative"]
+    columns = tuple(column for column in layout.columns if column.meaning.kind != "cumulative")
+    unread = {**layout.unread, NO_COUNT: counts} if counts else layout.unread
+    return replace(layout, columns=columns, unread=unread) if columns else None
 
 
 def layout_of(*first: str, said: Callable[[Head], Head] = lambda head: head) -> Layout | None:
@@ -189,7 +224,10 @@ def _of_head(head: Head) -> Layout | None:
     taken: set[tuple[str | None, ...]] = set()
     labels = tuple(at for at, word in enumerate(bare) if word in LABEL_WORDS)
     # A sensor that somebody else reads (a BMC) is second to the device's own of the same meaning.
-    order = sorted(range(len(bare)), key=lambda at: is_second(head.names[at]))
+    # What a NIC's driver counts is second to what its physical port does.
+    order = sorted(
+        range(len(bare)), key=lambda at: (is_second(head.names[at]), not bare[at].endswith("_phy"))
+    )
     for at in order:
         if at in (time, host, *labels):
             continue
@@ -261,7 +299,7 @@ class _Table:
         if moment is None:
             self._reading.bad(place, "no time", shape(cells[layout.time]))
             return
-        host = cells[layout.host] if layout.host is not None else None
+        host = host_of(cells[layout.host]) if layout.host is not None else None
         labels = [(layout.head.shown[at], cells[at]) for at in layout.labels]
         if self._has_decimal_commas:
             cells = [self._number(cell) for cell in cells]

@@ -6,7 +6,7 @@ Every cable stands in both of its ends' lists; each end is a row of fabric_link.
 a host are rows of link too, as LLDP gives them for Ethernet, so that counters of switches find
 their host. Layouts are those of infiniband-diags 2.1 to 5.x; UFM answers ``/resources/links`` in
 JSON, where an adapter is known by how its port is displayed (HCA-1/1) and older versions name no
-machine but its GUID.
+machine but its GUID; and ``/resources/ports``, a port with its peer (REST API guide 6.22).
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ _HEADS = re.compile(
     re.M,
 )
 _UFM = re.compile(rb'"(?:source|destination)_guid"\s*:')
+_UFM_PORT = re.compile(rb'"peer_port_dname"\s*:')
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:\[\s*+)?\{")
 _GUID = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
+_PORT_NAME = re.compile(r"(?:0x)?([0-9a-fA-F]{16})_(\d{1,4})")
+_PORT_LANES = re.compile(r"(\d{1,2})x", re.I)
 _LANES = re.compile(r"IB_(\d{1,2})x", re.I)
 _NODE = re.compile(
     r'(?:Switch|Ca|Rt)\s+\d{1,4}\s+"([SHR])-([0-9a-f]{16})"\s*#\s*"([^"]{0,200})"', re.I
@@ -70,6 +73,7 @@ _COULD = re.compile(r"Could be (?:(\d{1,2})X\b|([\d.]{1,10}) Gbps\b)")
 """iblinkinfo's word behind a link that its two ends could run wider or faster."""
 _HCA = re.compile(r"([A-Za-z0-9][\w.-]{0,80}) (HCA-\d{1,2})$")
 _KINDS = {"S": "switch", "H": "host", "R": "router", "SWITCH": "switch", "CA": "host",
+          "HOST": "host",
           "ROUTER": "router", "SW": "switch", "RT": "router"}  # fmt: skip
 _IN_SWITCH = "Aggregation Node"
 """In the description of what reduces for SHARP: an adapter by its type, a part of its switch."""
@@ -95,6 +99,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise either by a heading of a node, or by the arrow of a link."""
     if _JSON.match(head):
         is_ufm = b"_port" in head and len(set(_UFM.findall(head))) > 1
+        is_ufm = is_ufm or (b'"physical_state"' in head and _UFM_PORT.search(head) is not None)
         return Recognition(NAME, "the links of a fabric (JSON of UFM)", NAME) if is_ufm else None
     if _HEADS.search(head):
         return Recognition(NAME, "the cables of an InfiniBand fabric", NAME)
@@ -203,6 +208,9 @@ class _Parser:
         """UFM's list of links."""
         links = document.value if isinstance(document.value, list) else [document.value]
         for link in links:
+            if isinstance(link, dict) and "peer_port_dname" in link:
+                self._ufm_port(Line(document.line, ""), link)
+                continue
             near = _ufm_end(link, "source")
             far = _ufm_end(link, "destination")
             if near is None or far is None:
@@ -213,6 +221,23 @@ class _Parser:
             port, peer, peer_port = near[3], (far[0], far[1]), far[3]
             line = Line(document.line, "")
             self._end(line, port, peer, far[2], peer_port, int(width[1]) if width else None, None)
+
+    def _ufm_port(self, line: Line, port: Mapping[str, Any]) -> None:
+        """A port of UFM's list, and the cable that it has."""
+        near = _PORT_NAME.fullmatch(str(port.get("name")))
+        if near is None:
+            self._reading.bad(line.number, "a port without a name")
+            return
+        kind = "switch" if str(port.get("description")).startswith("Switch") else "host"
+        self._owner(kind, "0x" + near[1].lower(), str(port.get("node_description") or ""))
+        far = _PORT_NAME.fullmatch(str(port.get("peer")))
+        if far is None:
+            return  # nothing is plugged in, or nothing answers
+        peer = _named(None, "0x" + far[1].lower(), str(port.get("peer_node_description") or ""))
+        width = _PORT_LANES.fullmatch(str(port.get("active_width")))
+        lane_bits_s = LANE_BITS_S.get(str(port.get("active_speed")).upper())
+        lanes = int(width[1]) if width else None
+        self._end(line, near[2], peer, None, far[2], lanes, lane_bits_s)
 
     def _owner(self, kind: str, guid: str | None, description: str) -> None:
         self._reading.good()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from tracekit.ingest.counters.gpu_words import GPU
+from tracekit.ingest.counters.table import unit_of, without_unit
 from tracekit.ingest.counters.units import MEMORY, SIZES, Sizes
 from tracekit.ingest.counters.vocabulary import Meaning
 
@@ -213,6 +214,8 @@ _SMI_DMON = {
 _COLUMNS = {
     "temperature": "gpu_temperature",
     "temp": "gpu_temperature",
+    "temperaturegpu": "gpu_temperature",
+    "temperaturememory": "memory_temperature",
     "gputemperature": "gpu_temperature",
     "gputemp": "gpu_temperature",
     "memorytemperature": "memory_temperature",
@@ -236,6 +239,8 @@ _COLUMNS = {
     "dramactive": "dram_active",
     "smclock": "sm_clock",
     "clocksm": "sm_clock",
+    "clockscurrentsm": "sm_clock",
+    "clockscurrentmemory": "memory_clock",
     "clockssm": "sm_clock",
     "smclk": "sm_clock",
     "memclock": "memory_clock",
@@ -244,6 +249,9 @@ _COLUMNS = {
     "memused": "memory_used",
     "fbused": "memory_used",
     "memorytotal": "memory_total",
+    "smclocks": "sm_clock",
+    "framebuffermemused": "memory_used",
+    "tensorcoreutilization": "tensor_active",
     "throttlereasons": "clock_event_reasons",
     "clockeventreasons": "clock_event_reasons",
     "pcietx": "pcie_tx",
@@ -327,21 +335,50 @@ def of_smi_dmon(name: str, unit: str | None) -> Meaning | None:
 def of_column(header: str) -> Meaning | None:
     """A column that somebody named: a DCGM or nvidia-smi name, or words with a unit at the end."""
     header = header.strip()
-    name, _, bracket = header.partition("[")
-    unit = bracket.rstrip("] ") or None
-    name = name.strip()
+    name, unit = without_unit(header), unit_of(header)
+    if unit is not None and is_of_lost_case(unit):
+        return None
     meaning = of_dcgm(name.upper()) or of_dcgm(f"DCGM_FI_{name.upper()}") or of_smi(name, unit)
     if meaning is not None:
         return meaning
     if unit is None and name in _AMD_SMI:
         meant, printed_unit = _AMD_SMI[name]
         return _scaled(meant, printed_unit, f"amd-smi {name}")
-    words = re.split(r"[^A-Za-z0-9%]+", name)
-    units = {u.lower(): u for target in _UNITS for u in _sizes(target)}
-    if unit is None and len(words) > 1 and words[-1].lower() in units:
-        unit = units[words.pop().lower()]
-    counter = counter_of_words(words)
+    words, said = _words(name)
+    counter = counter_of_words(words if unit is None else [*words, said or ""])
+    unit = unit or said
     return _scaled(counter, unit, header[:80], is_smi=False) if counter else None
+
+
+@cache
+def _unit_words() -> dict[str, str]:
+    return {u.lower(): u for target in _UNITS for u in _sizes(target)}
+
+
+def _words(name: str) -> tuple[list[str], str | None]:
+    """The words of a header, and the unit that stands behind them.
+
+    Where the case of a rate is lost (mbps, MBPS), nobody knows whether it counts bits or bytes: a
+    GPU's tools count bytes.
+    """
+    words = re.split(r"[^A-Za-z0-9%]+", name)
+    last = words[-1] if len(words) > 1 else ""
+    if re.fullmatch(r"[kKMGT]Bps", last):
+        return words[:-1], f"{last[:2]}/s"
+    unit = None if is_of_lost_case(last) else _unit_words().get(last.lower())
+    return words[: -1 if unit is not None else None], unit
+
+
+def is_of_lost_case(unit: str) -> bool:
+    """Whether a unit may be of bits or of bytes, since all its letters are of one case."""
+    return re.fullmatch(r"[kmgt]bps|[KMGT]BPS", unit) is not None
+
+
+def lacks_unit(header: str) -> bool:
+    """Whether nothing in a header of plain words says in which unit its numbers are."""
+    name = header.strip()
+    is_named = of_dcgm(name.upper()) or of_dcgm(f"DCGM_FI_{name.upper()}") or of_smi(name, None)
+    return is_named is None and unit_of(name) is None and _words(name)[1] is None
 
 
 def counter_of_words(words: Sequence[str]) -> str | None:
@@ -392,6 +429,11 @@ def scale_of(counter: str, unit: str) -> float | None:
     target = GPU[counter].unit if counter in GPU else None
     size = _sizes(target).get(unit.removeprefix("GPM:"))
     return None if size is None else float(size)
+
+
+def has_sizes(counter: str) -> bool:
+    """Whether sources write a counter in units of several sizes."""
+    return counter in GPU and bool(_sizes(GPU[counter].unit))
 
 
 def _sizes(target: str | None) -> Sizes:

@@ -60,7 +60,7 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("prometheus", 8, "prometheus", (
+    Family("prometheus", 9, "prometheus", (
         Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
         Format("gpu", "exports", "VictoriaMetrics, /api/v1/export", False, "each sample"),
@@ -68,12 +68,12 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 10, "gpu_table", (
+    Family("gpu_csv", 11, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
     ), ("gpu_csv", "nvidia_smi"), is_table=True),
-    Family("nvidia_smi_xml", 7, "smi_xml", (
+    Family("nvidia_smi_xml", 8, "smi_xml", (
         Format("gpu", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
     ), ("nvidia_smi",)),
     Family("kernel_log", 5, "kernel_log", (
@@ -81,7 +81,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "faults that a kernel reports", "dmesg, journalctl -k, syslog", False,
                "each line, local"),
     ), ()),
-    Family("gpu_text", 10, "gpu_text", (
+    Family("gpu_text", 11, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
         Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
         Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,
@@ -97,7 +97,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
         Format("gpu", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
     ), ("dcgm", "nvidia_smi")),
-    Family("amd", 1, "amd", (
+    Family("amd", 2, "amd", (
         Format("gpu", "GPUs of AMD", "rocm-smi: CSV, JSON and its table", False,
                "time lines, else the file's"),
         Format("gpu", "GPUs of AMD", "amd-smi metric and monitor: JSON, text", False,
@@ -118,7 +118,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "tables", "show pfc, queue, priority-group, ...", True, "time lines"),
         Format("net", "JSON of the same commands", "--json", True, "time lines"),
     )),
-    Family("net_capture", 1, "captures", (
+    Family("net_capture", 2, "captures", (
         Format("net", "outputs of several commands", "ethtool, rdma statistic, perfquery", False,
                "time lines"),
     )),
@@ -131,13 +131,14 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "map of the fabric", "ibnetdiscover [--ports], iblinkinfo", False,
                "none needed"),
         Format("net", "links of the fabric", "/ufmRest/resources/links", False, "none needed"),
+        Format("net", "ports of the fabric", "/ufmRest/resources/ports", False, "none needed"),
     )),
     Family("ufm", 1, "ufm", (
         Format("net", "telemetry", "UFM Telemetry, /csv/...", False, "timestamp of each row"),
         Format("net", "answers of UFM's REST API", "/ufmRest/telemetry, /monitoring", False,
                "each time"),
     )),
-    Family("nic", 3, "nic", (
+    Family("nic", 4, "nic", (
         Format("net", "tree of files", "/sys/class/infiniband", True, "none"),
         Format("net", "files with values", "grep -r . /sys/class/...", True, "time lines"),
         Format("net", "NIC statistics", "ethtool -S (mlx5, bnxt, ENA)", False, "time lines"),
@@ -156,6 +157,9 @@ FAMILIES: tuple[Family, ...] = (
                "time lines"),
         Format("net", "queues of EOS", "show interfaces counters queue detail", True, "time lines"),
     )),
+    Family("nxos_queuing", 1, "nxos_queuing", (
+        Format("net", "queues of NX-OS", "show queuing interface", False, "time lines"),
+    )),
     Family("show_interface", 2, "show_interface", (
         Format("net", "status of ports", "show interface(s) of NX-OS, EOS, IOS", True,
                "time lines"),
@@ -164,16 +168,19 @@ FAMILIES: tuple[Family, ...] = (
         Format("net", "physical layer of EOS", "show interfaces phy detail", False,
                "time lines, else Current System Time, local"),
     )),
-    Family("gnmi", 1, "gnmi", (
+    Family("gnmi", 2, "gnmi", (
         Format("net", "notifications", "gNMI in JSON", True, "timestamp of each"),
+        Format("net", "notifications as text", "gNMI in prototext", False, "timestamp of each"),
         Format("net", "line protocol", "Telegraf's gnmi input", True, "timestamp of each line"),
         Format("net", "telemetry", "gnmic, format json or event", False, "timestamp of each"),
     )),
-    Family("telegraf", 3, "telegraf", (
+    Family("telegraf", 4, "telegraf", (
         Format("gpu", "points of GPUs", "Telegraf: nvidia_smi, prometheus; or in JSON", False,
                "timestamp of each line"),
         Format("net", "points of ports", "Telegraf: infiniband, ethtool, net; or in JSON", False,
                "timestamp of each line"),
+        Format("gpu", "annotated CSV", "InfluxDB's answers about points of Telegraf", False,
+               "_time of each row"),
     )),
     Family("optics", 3, "optics", (
         Format("net", "transceivers", "SONiC eeprom --dom, table of EOS", False, "time lines"),
@@ -250,14 +257,16 @@ FAMILIES: tuple[Family, ...] = (
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
     )),
-    Family("device_csv", 8, "device_table", (
+    Family("device_csv", 9, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
+        Format("gpu", "exports of dashboards", "Grafana: series joined by time", False, "Time"),
     ), is_table=True),
-    Family("net_csv", 8, "net_table", (
+    Family("net_csv", 9, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     ), is_table=True),
-    Family("device_records", 5, "device_records", (
+    Family("device_records", 6, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
+        Format("gpu", "dashboards, a row a number", "Grafana: Series;Time;Value", False, "Time"),
     ), is_table=True),
 )  # fmt: skip
 """In the order in which they are asked."""

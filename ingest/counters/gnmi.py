@@ -1,4 +1,4 @@
-"""gNMI telemetry of OpenConfig paths: gnmic's json and event output, and raw notifications.
+"""gNMI telemetry of OpenConfig paths: gnmic's output, and raw notifications in JSON and as text.
 
 Times are nanoseconds of the switch's own clock. Only leaves that hold a number of an interface, a
 queue or a transceiver become samples; 64-bit numbers may be texts (RFC 7951).
@@ -12,8 +12,8 @@ from typing import Any
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters import line_protocol
-from tracekit.ingest.counters.documents import dicts_of, documents
+from tracekit.ingest.counters import line_protocol, prototext
+from tracekit.ingest.counters.documents import dicts_of, documents, loads
 from tracekit.ingest.counters.net_samples import NetSamples, decimal, integer
 from tracekit.ingest.counters.net_words import is_word, meaning, own
 from tracekit.ingest.counters.status import Reading
@@ -32,6 +32,10 @@ _LINE = re.compile(
     rb"(?:\\.|[^, \\]){1,200}(?:,[^ ]{0,2000})? [^ =]{1,300}=[^\r\n]{1,8000} \d{16,19}\s*$",
     re.M,
 )
+_TEXT = re.compile(
+    rb"^(?:update|notification) {0,4}:? {0,4}[{<]\s{1,20}timestamp: {0,4}\d{16,19}\s", re.M
+)
+"""A notification as text (prototext)."""
 _KEYS = re.compile(r"\[([\w-]{1,60})=([^\]]{0,200})\]")
 
 _COUNTERS = {
@@ -88,6 +92,8 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise telemetry by its time stamp's neighbours."""
     if b",source=" in head[:8192] and _LINE.match(head):
         return Recognition(KIND, "telemetry of switches in Telegraf's line protocol", KIND)
+    if _TEXT.search(head):
+        return Recognition(KIND, "gNMI notifications as text (prototext)", KIND)
     if head.lstrip()[:1] not in (b"{", b"[") or b'"timestamp"' not in head:
         return None
     if _RAW.search(head):
@@ -102,11 +108,15 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 def read(source: SourceFile, sink: Sink) -> None:
     """Every numeric leaf of a port, queue or transceiver into net_sample."""
     with source.open() as stream:
-        is_lines = stream.read(4096).lstrip()[:1] not in (b"{", b"[")
+        head = stream.read(8192)
+    is_text = _TEXT.search(head) is not None
+    is_lines = head.lstrip()[:1] not in (b"{", b"[")
     with source.open() as stream:
         reading = Reading(sink, stream, "gNMI", "line" if is_lines else "event")
         parser = _Parser(sink, NetSamples(sink, source), reading)
-        for line in lines(stream) if is_lines else ():
+        for told in prototext.messages(lines(stream)) if is_text else ():
+            parser.text(told)
+        for line in lines(stream) if is_lines and not is_text else ():
             parser.protocol_line(line)
         for document in () if is_lines else documents(stream):
             if document.problem:
@@ -145,6 +155,18 @@ class _Parser:
             return
         self._reading.good()
 
+    def text(self, told: prototext.Message) -> None:
+        """A notification as text: the same fields in the words of the protocol."""
+        self.place = told.line
+        if told.value is None:
+            self._reading.bad(told.line, "a message that breaks off")
+        elif told.name in ("update", "notification"):
+            if not self._said:
+                self._said = True
+                self._reading.from_documentation("Notifications of gNMI as text")
+            self._notification(_as_in_json(told.value))
+            self._reading.good()
+
     def finish(self) -> None:
         if self._others:
             self._sink.count(
@@ -176,7 +198,7 @@ class _Parser:
         first = list(_elements(prefix))
         for change in dicts_of(update.get("update")):
             path = first + list(_elements(change.get("path")))
-            self._leaf(path, _value(change.get("val")))
+            self._tree(path, _value(change.get("val")))
 
     def _gnmic(self, message: dict[str, Any]) -> None:
         self._documented()
@@ -300,6 +322,51 @@ class _Parser:
             return what._replace(counter=what.counter + suffix)
         is_gauge = any(word in leaf for word in _GAUGES)
         return own(f"{stem}{suffix}", "gauge" if is_gauge else "cumulative")
+
+
+def _as_in_json(fields: dict[str, list[Any]]) -> dict[str, Any]:
+    """A notification as the protocol's JSON has it."""
+    update: dict[str, Any] = {"timestamp": _only(fields.get("timestamp"))}
+    update["prefix"] = _path(fields.get("prefix"))
+    changes = [change for change in fields.get("update", ()) if isinstance(change, dict)]
+    update["update"] = [
+        {"path": _path(change.get("path")), "val": _typed(change.get("val"))} for change in changes
+    ]
+    return update
+
+
+def _only(values: list[Any] | None) -> Any:
+    return values[0] if values is not None and len(values) == 1 else None
+
+
+def _path(values: list[Any] | None) -> dict[str, Any]:
+    said = _only(values)
+    if not isinstance(said, dict):
+        return {}
+    elements = []
+    for element in dicts_of(said.get("elem")):
+        pairs = ((_only(p.get("key")), _only(p.get("value"))) for p in dicts_of(element.get("key")))
+        elements.append({"name": _only(element.get("name")), "key": dict(pairs)})
+    return {"target": _only(said.get("target")), "elem": elements}
+
+
+def _typed(values: list[Any] | None) -> Any:
+    """A typed value: ``uint_val: 5``, or a tree of JSON in a text."""
+    said = _only(values)
+    if not isinstance(said, dict):
+        return None
+    for name, inner in said.items():
+        value = _only(inner)
+        if name in ("json_val", "json_ietf_val") and isinstance(value, str):
+            try:
+                return {"jsonVal": loads(value.encode())}
+            except ValueError:
+                return None
+        if name == "decimal_val" and isinstance(value, dict):
+            return _value({"decimalVal": {key: _only(v) for key, v in value.items()}})
+        if name in ("uint_val", "int_val", "float_val", "double_val", "string_val"):
+            return value
+    return None
 
 
 def _elements(path: Any) -> Iterator[tuple[str, dict[str, str]]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile, write_columns
-from tracekit.ingest.counters.gpu_words import is_blank
+from tracekit.ingest.counters.gpu_words import MOST, is_blank
 from tracekit.ingest.counters.samples import Samples
 from tracekit.ingest.counters.vocabulary import Meaning
 
@@ -27,12 +28,14 @@ class Gpu(NamedTuple):
     pod: str | None = None
     instance: str | None = None
     """MIG instance: its samples are not the whole GPU's."""
+    labels: Hashable = None
+    """What else its source says of it, which tells it from others where it has no name."""
 
     @property
     def device_id(self) -> str | None:
-        """UUID, else PCI address; of a MIG instance with the instance behind it."""
+        """UUID, else PCI address; of a MIG instance with a stroke and its number, or that alone."""
         whole = self.uuid or self.pci
-        return f"{whole}/{self.instance}" if whole and self.instance else whole
+        return f"{whole or ''}/{self.instance}" if self.instance else whole
 
 
 class GpuSamples(Samples):
@@ -43,6 +46,8 @@ class GpuSamples(Samples):
         "node", "device_id", "nvml_index", "pod",
         "counter", "original_name", "kind", "unit", "time_source",
     )  # fmt: skip
+    device_columns = ("device_id", "nvml_index")
+    devices = "GPUs"
 
     def __init__(self, sink: Sink, source: SourceFile) -> None:
         super().__init__(sink, source)
@@ -51,12 +56,11 @@ class GpuSamples(Samples):
     def series(self, gpu: Gpu, meaning: Meaning, time_source: str | None) -> int:
         """The number of a series, to be given with its samples."""
         self.described(gpu)
-        return self._number_of(
-            (
-                gpu.node, gpu.device_id, gpu.nvml_index, gpu.pod,
-                meaning.counter, meaning.original, meaning.kind, meaning.unit, time_source,
-            )
+        series = (
+            gpu.node, gpu.device_id, gpu.nvml_index, gpu.pod,
+            meaning.counter, meaning.original, meaning.kind, meaning.unit, time_source,
         )  # fmt: skip
+        return self._number_of((*series, gpu.labels) if self._lacks_name(series) else series)
 
     def described(self, gpu: Gpu) -> None:
         """Keep what is said of a GPU, whether or not it has samples."""
@@ -79,6 +83,9 @@ class GpuSamples(Samples):
             self.missing_count += 1
             return False
         scaled = number * meaning.scale
+        if scaled > MOST.get(meaning.counter, scaled):
+            self.impossible(1, place)
+            return False
         if meaning.kind == "cumulative":
             exact = -1
             if 0 <= scaled <= 2.0**64:
@@ -91,6 +98,17 @@ class GpuSamples(Samples):
             self._put(series, place, time_ns, scaled, None)
         self.rows_count += 1
         return True
+
+    def impossible(self, count: int, place: int) -> None:
+        """Count numbers that no GPU reaches."""
+        self._sink.count(
+            "impossible_number",
+            count,
+            doc="A number that no GPU reaches, so that its unit is another than its header or "
+            "name says, a share above 1 (where it is percent, [%] must say so), or a count below "
+            "0: left out.",
+            place=place,
+        )
 
     def finish(self, basis: str = "epoch") -> None:
         """Write what is left, the devices, and what time the file covers."""

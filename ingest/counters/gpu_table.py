@@ -21,7 +21,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
 from tracekit.ingest.counters import fields, open_units, times
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
-from tracekit.ingest.counters.gpu_words import blanks
+from tracekit.ingest.counters.gpu_words import MOST, blanks
 from tracekit.ingest.counters.names import node_of_file, pci_address, uuid_of
 from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
@@ -33,9 +33,11 @@ from tracekit.ingest.counters.table import (
     VALUE_WORDS,
     Layout,
     Subject,
+    bare_name,
     cells_of,
     count_unread,
     header_line,
+    host_of,
     tell_units,
     unit_of,
 )
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 NAME = "gpu_csv"
 BLOCK_BYTES = 8 << 20
 """Text that is parsed at a time."""
+MAX_RANKED = 1 << 22
+"""Highest number up to which a table of all numbers below is faster than sorting."""
 
 _INDEX = ("index", "gpu_index", "gpu", "gpu_id", "device_index", "nvml_index", "gpuid", "idx")
 _UUID = ("uuid", "gpu_uuid", "device_uuid")
@@ -131,6 +135,11 @@ def _whole_lines(stream: BinaryIO, source: SourceFile) -> Iterator[bytes]:
         yield rest + b"\n"
 
 
+def _pointed(cell: str, layout: Layout[Meaning]) -> str:
+    """A cell with a point for its decimal comma, which stands beside semicolons alone."""
+    return cell.replace(",", ".") if layout.delimiter == ";" and "." not in cell else cell
+
+
 def _sized_by_lines(
     block: bytes, layout: Layout[Meaning], plain: Sequence[tuple[int, Meaning]],
     sizes: Mapping[str, open_units.Sizes],
@@ -140,9 +149,57 @@ def _sized_by_lines(
         cells = cells_of(text.rstrip("\r"), layout.delimiter)
         if len(cells) == len(layout.header):
             for at, meaning in plain:
-                number = decimal(cells[at])
+                number = decimal(_pointed(cells[at], layout))
                 if number is not None:
                     sizes[meaning.counter].add(number)
+
+
+def _lines_count(block: bytes) -> int:
+    import numpy as np
+
+    return int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
+
+
+def _regular(
+    block: bytes,
+    layout: Layout[Meaning],
+    kinds: Mapping[int, pl.DataType | type[pl.DataType]],
+    wanted: list[int] | None = None,
+) -> pl.DataFrame | None:
+    """The cells of a block of which every row is as the header says, and each cell of its kind.
+
+    None for all others.
+    """
+    import numpy as np
+    import polars as pl
+
+    mark = layout.delimiter.encode()
+    width = len(layout.header)
+    if len(mark) != 1 or mark == b";" or b'"' in block or not block or block.isspace():
+        return None
+    data = np.frombuffer(block, np.uint8)
+    if wanted is None:
+        # As many borders as so many rows have; that none has more than its share, Polars says.
+        rows_count = _lines_count(block)
+        if np.count_nonzero(data == mark[0]) != rows_count * (width - 1):
+            return None
+    else:
+        # Polars does not look behind the columns that it is asked for.
+        ends = data == ord("\n")
+        borders = ends[np.flatnonzero(ends | (data == mark[0]))]
+        rows_count = int(borders.sum())
+        if len(borders) != rows_count * width or not borders[width - 1 :: width].all():
+            return None
+    names = [str(i) for i in range(width)]
+    schema = {str(i): kinds.get(i, pl.String) for i in range(width)}
+    try:
+        frame = pl.read_csv(
+            block, has_header=False, new_columns=names, schema=schema, columns=wanted,
+            separator=layout.delimiter, quote_char=None, encoding="utf8-lossy",
+        )  # fmt: skip
+    except pl.exceptions.PolarsError:
+        return None
+    return frame if frame.height == rows_count else None
 
 
 _Column = tuple["np.ndarray", "np.ndarray | None", Meaning]
@@ -157,13 +214,17 @@ class _Reader:
         self._samples = GpuSamples(sink, source)
         self._layout: Layout[Meaning] | None = None
         self._undecided: list[str] = []
-        """Headers whose unit nothing says."""
+        """Headers and metrics whose unit nothing says."""
+        self._open: dict[str, Meaning] | None = None
+        """Metrics of a long table whose unit their numbers say; None before it was asked for."""
         self._line = 0
         self._is_local = False
         self._is_utc = says_utc(source.name)
         self._node = node_of_file(source)
         self._clock: dict[str, int | None] = {}
         self._gpus: dict[tuple[str | None, ...], Gpu] = {}
+        self._is_regular = True
+        """Whether all so far was as the header says, and every counter a plain number."""
         self._is_of_moments = False
         self._bad_rows = 0
         self._damaged: np.ndarray
@@ -194,7 +255,7 @@ class _Reader:
         """Whole lines, about BLOCK_BYTES at a time, and the number of the first."""
         for block in _whole_lines(self._stream, self._source):
             first = self._line + 1
-            self._line += block.count(b"\n")
+            self._line += _lines_count(block)
             yield block, first
 
     def _block(self, block: bytes, first_line: int) -> None:
@@ -206,6 +267,9 @@ class _Reader:
             self._layout = TABLE.mapped(line, self._source) if is_mapped else layout_of(line)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
+            self._layout.refuse_rows_told_apart(self._source)
+            time_at = self._layout.roles.get("time")
+            self._is_utc |= time_at is not None and unit_of(self._layout.header[time_at]) == "UTC"
             self._layout = self._settled(self._layout)
             if self._layout.is_wide:
                 names = [name for name in self._layout.unread if name not in self._undecided]
@@ -215,16 +279,12 @@ class _Reader:
             self._rows(block, first_line)
 
     def _settled(self, layout: Layout[Meaning]) -> Layout[Meaning]:
-        """The layout with a unit for shares that lack one, by all numbers of the file.
+        """The layout with a unit for what lacks one, by all numbers of the file.
 
         Of 1 and 87 below one header the first is no whole share, and which it is no number before
         the second says. A column that could be of two units is not read.
         """
-        plain = [
-            (at, meaning)
-            for at, meaning in layout.counters
-            if meaning.unit == "0..1" and meaning.scale == 1 and _lacks_unit(layout.header[at])
-        ]
+        plain = [(at, m) for at, m in layout.counters if _is_open(layout.header[at], m)]
         if not plain or layout.is_long or self._source.columns:
             return layout
         sizes: dict[str, open_units.Sizes] = {m.counter: open_units.Sizes() for _, m in plain}
@@ -236,7 +296,7 @@ class _Reader:
         counters = dict(layout.counters)
         said: dict[str, list[str]] = defaultdict(list)
         for at, meaning in plain:
-            found = open_units.told(meaning.counter, "0..1", sizes[meaning.counter])
+            found = open_units.told(meaning.counter, meaning.unit or "", sizes[meaning.counter])
             if found is None:
                 del counters[at]
                 self._undecided.append(layout.header[at].strip())
@@ -247,6 +307,56 @@ class _Reader:
             tell_units(self._sink, names, unit)
         return layout._replace(counters=tuple(sorted(counters.items())))
 
+    def _told(self, name: str) -> Meaning | None:
+        """A metric of a long table that lacks its unit, with that which all its numbers say."""
+        if self._open is None:
+            self._open = {}
+            said: dict[str, list[str]] = defaultdict(list)
+            for word, sizes in self._sizes_of_metrics().items():
+                known = fields.of_column(word)
+                found = open_units.told(known.counter, known.unit or "", sizes) if known else None
+                if known is None or found is None:
+                    self._undecided.append(word)
+                    continue
+                self._open[word] = known._replace(scale=found.scale)
+                said[found.unit].append(word)
+            for unit, names in said.items():
+                tell_units(self._sink, names, unit)
+            count_unread(self._sink, self._undecided, open_units.UNDECIDED, "_of_no_unit")
+        return self._open.get(name)
+
+    def _sizes_of_metrics(self) -> dict[str, open_units.Sizes]:
+        """Of a long table's metrics that lack their unit what their numbers are like."""
+        import numpy as np
+        import polars as pl
+
+        layout = self._layout
+        assert layout is not None  # noqa: S101 - set by _block
+        roles = [layout.roles[role] for role in ("metric", "value", "unit") if role in layout.roles]
+        sizes: dict[str, open_units.Sizes] = defaultdict(open_units.Sizes)
+        with self._source.open() as stream:
+            for number, whole in enumerate(_whole_lines(stream, self._source)):
+                block = whole if number else whole.lstrip(_BEFORE_HEAD).partition(b"\n")[2]
+                frame = _regular(block, layout, {}, sorted(roles))
+                if frame is None:
+                    rows = [
+                        [_pointed(cells[at], layout) for at in roles]
+                        for text in block.decode("utf-8", "replace").split("\n")
+                        if len(cells := cells_of(text.rstrip("\r"), layout.delimiter))
+                        == len(layout.header)
+                    ]
+                    schema = {str(at): pl.String for at in roles}
+                    frame = pl.DataFrame(rows, schema=schema, orient="row")
+                codes, names = _codes(_metrics(frame, layout))
+                numbers = frame[str(layout.roles["value"])].str.strip_chars()
+                for code, text in enumerate(names):
+                    meaning = fields.of_column(text.strip()) if text else None
+                    if text and meaning is not None and _is_open(text.strip(), meaning):
+                        own = numbers.filter(pl.Series(codes == code))
+                        found = own.cast(pl.Float64, strict=False).drop_nulls().to_numpy()
+                        sizes[text.strip()].add_many(found[np.isfinite(found)])
+        return sizes
+
     def _sized(
         self, block: bytes, layout: Layout[Meaning], plain: Sequence[tuple[int, Meaning]],
         sizes: Mapping[str, open_units.Sizes],
@@ -255,32 +365,12 @@ class _Reader:
         import numpy as np
         import polars as pl
 
-        mark = layout.delimiter.encode()
-        if len(mark) != 1 or mark == b";" or b'"' in block or not block or block.isspace():
-            return False
-        data = np.frombuffer(block, np.uint8)
-        ends = data == ord("\n")
-        borders = ends[np.flatnonzero(ends | (data == mark[0]))]
-        # Every row has as many cells as the header: each of so many borders ends it, and no other.
-        width = len(layout.header)
-        if len(borders) % width or borders.sum() * width != len(borders):
-            return False
-        if not borders[width - 1 :: width].all():
-            return False
-        names = [str(i) for i in range(width)]
         wanted = sorted(at for at, _ in plain)
         # As numbers first: cells of digits alone take half the time so, and are the usual ones.
-        for kind in (pl.Float64, pl.String):
-            schema = dict.fromkeys(names, pl.String) | {str(at): kind for at in wanted}
-            try:
-                frame = pl.read_csv(
-                    block, has_header=False, new_columns=names, separator=layout.delimiter,
-                    schema=schema, columns=wanted, encoding="utf8-lossy",
-                )  # fmt: skip
-                break
-            except pl.exceptions.PolarsError:
-                continue
-        else:
+        frame = _regular(block, layout, dict.fromkeys(wanted, pl.Float64), wanted)
+        if frame is None:
+            frame = _regular(block, layout, {}, wanted)
+        if frame is None:
             return False
         for at, meaning in plain:
             texts = frame[str(at)]
@@ -355,7 +445,7 @@ class _Reader:
     def _frame(
         self, block: bytes, first_line: int, layout: Layout[Meaning]
     ) -> tuple[pl.DataFrame, np.ndarray]:
-        """The cells of a block as text, and the line of each row.
+        """The cells of a block, as text unless all are plain numbers, and the line of each row.
 
         Lines with an odd number of quotes would take the rows after them into one cell: where the
         block is no table, they are left out.
@@ -363,6 +453,15 @@ class _Reader:
         import numpy as np
         import polars as pl
 
+        if self._is_regular and not layout.is_long:
+            kinds = {
+                at: pl.UInt64 if m.kind == "cumulative" and m.scale == 1 else pl.Float64
+                for at, m in layout.counters
+            }
+            plain = _regular(block, layout, kinds)
+            if plain is not None:
+                return plain, np.arange(first_line, first_line + plain.height, dtype=np.int64)
+            self._is_regular = False
         names = [str(i) for i in range(len(layout.header))]
         block, kept = self._whole_rows(block, first_line, layout)
         if not len(kept):
@@ -448,13 +547,19 @@ class _Reader:
                 combined = [(*c, None) for c in combined]
                 continue
             codes, texts = _codes(frame[str(key)])
-            both, which = np.unique(which * len(texts) + codes, return_inverse=True)
+            both, which = _ranked(which * len(texts) + codes, len(combined) * len(texts))
             pairs = (divmod(n, len(texts)) for n in both.tolist())
             combined = [(*combined[a], texts[b]) for a, b in pairs]
         gpus = []
+        host_at = keys[4]
+        assert self._layout is not None  # noqa: S101 - set by _block
+        # Where Prometheus scraped, or one of MIG's instances.
+        is_instance = host_at is not None and bare_name(self._layout.header[host_at]) == "instance"
         for values in combined:
             if values not in self._gpus:
                 gpu = _gpu(tuple(v.strip() if v else None for v in values))
+                if is_instance and gpu.node is not None and gpu.node.isdecimal():
+                    gpu = gpu._replace(node=None, instance=gpu.node)
                 self._gpus[values] = gpu if gpu.node else gpu._replace(node=self._node)
             gpus.append(self._gpus[values])
         return which, gpus
@@ -478,17 +583,17 @@ class _Reader:
         import numpy as np
 
         numbers, exact, meaning = column
-        good = np.flatnonzero(np.isfinite(numbers))
-        if not len(good):
+        is_good = np.isfinite(numbers)
+        if not is_good.any():
             return
+        if not is_good.all():
+            which, lines, numbers = which[is_good], lines[is_good], numbers[is_good]
+            times_ns = None if times_ns is None else times_ns[is_good]
+            exact = None if exact is None else exact[is_good]
         series = np.array([self._samples.series(g, meaning, source) for g in gpus], np.int32)
-        self._samples.add_many(
-            series[which[good]],
-            lines[good],
-            None if times_ns is None else times_ns[good],
-            None if exact is not None else numbers[good] * meaning.scale,
-            exact[good] if exact is not None else None,
-        )
+        scaled = numbers if meaning.scale == 1 else numbers * meaning.scale
+        values = scaled if exact is None else None
+        self._samples.add_many(series[which], lines, times_ns, values, exact)
 
     def _exact(self, texts: pl.Series, numbers: np.ndarray, meaning: Meaning) -> np.ndarray:
         """Counts as unsigned integers: from their digits where nothing is scaled."""
@@ -499,7 +604,7 @@ class _Reader:
         if meaning.scale != 1.0:
             return np.round(scaled).astype(np.uint64)
         digits = texts.cast(pl.UInt64, strict=False)
-        if digits.null_count():
+        if digits.null_count() and texts.dtype == pl.String:
             leading_digits = texts.str.extract(r"^\s*(\d{1,20})(?:\s.*)?$")
             digits = digits.fill_null(leading_digits.cast(pl.UInt64, strict=False))
         rounded = pl.Series(np.round(scaled).astype(np.uint64))
@@ -509,9 +614,11 @@ class _Reader:
         self, texts: pl.Series, meaning: Meaning, lines: np.ndarray
     ) -> tuple[np.ndarray, Meaning]:
         """Cells as numbers, NaN where there is none, and the meaning in the unit of the cells."""
-        import numpy as np
         import polars as pl
 
+        if texts.dtype != pl.String:
+            self._samples.missing_count += texts.null_count()
+            return self._possible(texts.cast(pl.Float64), meaning, lines), meaning
         if self._layout is not None and self._layout.delimiter == ";":
             texts = texts.str.replace(r"^([^.,]*),([^.,]*)$", "$1.$2")  # a decimal comma
         plain = texts.cast(pl.Float64, strict=False)
@@ -524,23 +631,38 @@ class _Reader:
             ).struct.unnest()
             inner = parts["n"].cast(pl.Float64, strict=False)
             units = parts["u"].drop_nulls().unique().to_list() if inner.len() else []
-            if len(units) == 1:
-                scale = fields.scale_of(meaning.counter, units[0])
-                if scale is not None:
-                    meaning = meaning._replace(scale=scale)
+            scales = {unit: fields.scale_of(meaning.counter, unit) for unit in units}
+            if len(units) == 1 and (scale := scales[units[0]]) is not None:
+                meaning = meaning._replace(scale=scale)
+            elif units and fields.has_sizes(meaning.counter):
+                # MiB beside GiB; of a unit that is none of the counter's no number is known.
+                is_count = meaning.kind == "cumulative"
+                sizes = {u: None if is_count or s is None else s / meaning.scale
+                         for u, s in scales.items()}  # fmt: skip
+                factor = parts["u"].replace_strict(sizes, default=None, return_dtype=pl.Float64)
+                inner = pl.select(pl.when(parts["u"].is_null()).then(inner)
+                                  .otherwise(inner * factor)).to_series()  # fmt: skip
             plain = plain.fill_null(inner)
         left = plain.is_null()
         if left.any():
             plain = self._words(texts, plain, left, lines)
-        numbers = plain.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
+        return self._possible(plain.cast(pl.Float64), meaning, lines), meaning
+
+    def _possible(self, plain: pl.Series, meaning: Meaning, lines: np.ndarray) -> np.ndarray:
+        """Numbers that can be, NaN for all others."""
+        import numpy as np
+
+        numbers = plain.fill_null(float("nan")).to_numpy().copy()
         blank = blanks(np.nan_to_num(numbers, nan=0.0))
         self._samples.missing_count += int(blank.sum())
         numbers[blank] = float("nan")
         if meaning.unit == "0..1":
             self._refuse(numbers, (numbers * meaning.scale > 1.5) | (numbers < 0), lines)
+        if (most := MOST.get(meaning.counter)) is not None:
+            self._refuse(numbers, numbers * meaning.scale > most, lines)
         if meaning.kind == "cumulative":
             self._refuse(numbers, (numbers < 0) | (numbers * meaning.scale >= 2.0**64), lines)
-        return numbers, meaning
+        return numbers
 
     def _words(
         self, texts: pl.Series, plain: pl.Series, left: pl.Series, lines: np.ndarray
@@ -577,13 +699,7 @@ class _Reader:
 
         at = np.flatnonzero(wrong)
         if len(at):
-            self._sink.count(
-                "impossible_number",
-                len(at),
-                doc="A share above 1 (where it is percent, the header or job.toml must say so: "
-                "[%]), or a count below 0: left out.",
-                place=int(lines[at[0]]),
-            )
+            self._samples.impossible(len(at), int(lines[at[0]]))
             self._bad_numbers += len(at)
             self._damage(wrong)
             numbers[at] = float("nan")
@@ -607,10 +723,7 @@ class _Reader:
         layout = self._layout
         assert layout is not None  # noqa: S101 - set by _block
         said = layout.metrics
-        texts = frame[str(layout.roles["metric"])]
-        if (unit_at := layout.roles.get("unit")) is not None:
-            texts = _with_units(texts, frame[str(unit_at)])
-        codes, names = _codes(texts)
+        codes, names = _codes(_metrics(frame, layout))
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=len(names)))
         texts = frame[str(layout.roles["value"])]
@@ -618,7 +731,11 @@ class _Reader:
         for code, text in enumerate(names):
             rows = order[ends[code - 1] if code else 0 : ends[code]]
             name = (text or "").strip()
-            meaning = said.get(name) or said.get(name.partition(" [")[0]) or fields.of_column(name)
+            meaning = said.get(name) or said.get(name.partition(" [")[0])
+            if meaning is None and (meaning := fields.of_column(name)) and _is_open(name, meaning):
+                meaning = self._told(name)
+                if meaning is None:
+                    continue
             if meaning is None:
                 unknown += len(rows) if name else 0
                 continue
@@ -651,10 +768,14 @@ class _Reader:
         return time_ns
 
 
-def _with_units(names: pl.Series, units: pl.Series) -> pl.Series:
-    """Names of metrics with the unit that stands in a column of its own: ``power [W]``."""
+def _metrics(frame: pl.DataFrame, layout: Layout[Meaning]) -> pl.Series:
+    """Names of metrics, with the unit that stands in a column of its own: ``power [W]``."""
     import polars as pl
 
+    names = frame[str(layout.roles["metric"])]
+    if "unit" not in layout.roles:
+        return names
+    units = frame[str(layout.roles["unit"])]
     pair = pl.DataFrame({"name": names, "unit": units.str.strip_chars()})
     said = pl.col("unit").fill_null("") != ""
     named = pl.format("{} [{}]", pl.col("name").str.strip_chars(), "unit")
@@ -664,31 +785,43 @@ def _with_units(names: pl.Series, units: pl.Series) -> pl.Series:
 def _codes(column: pl.Series) -> tuple[np.ndarray, list[str | None]]:
     """The different texts of a column, and which of them each row holds."""
     import numpy as np
-    import polars as pl
+    import pyarrow.compute as pc
 
-    texts = column.unique(maintain_order=True)
-    codes = column.replace_strict(
-        texts, pl.Series(np.arange(len(texts), dtype=np.int32)), return_dtype=pl.Int32
-    )
-    return codes.to_numpy().astype(np.int64), texts.to_list()
+    encoded = pc.dictionary_encode(column.to_arrow())
+    texts: list[str | None] = encoded.dictionary.to_pylist()
+    indices = encoded.indices
+    if indices.null_count:
+        indices = pc.fill_null(indices, len(texts))
+        texts.append(None)
+    return indices.to_numpy().astype(np.int64), texts
 
 
-def _lacks_unit(header: str) -> bool:
-    """Whether nothing in a header of plain words says in which unit its shares are."""
-    name = header.strip()
-    is_named = fields.of_dcgm(name.upper()) or fields.of_dcgm(f"DCGM_FI_{name.upper()}")
-    is_named = is_named or fields.of_smi(name, None)
-    return is_named is None and unit_of(name) is None and not re.search(r"(?i)ratio$", name)
+def _ranked(numbers: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """The different numbers (below ``limit``) in their order, and which of them each is."""
+    import numpy as np
+
+    if limit > MAX_RANKED:
+        return np.unique(numbers, return_inverse=True)
+    is_there = np.zeros(limit, bool)
+    is_there[numbers] = True
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
+
+
+def _is_open(header: str, meaning: Meaning) -> bool:
+    """Whether its numbers must say in which unit they are: nothing else does."""
+    is_plain = meaning.unit in open_units.UNITS and meaning.scale == 1
+    return is_plain and fields.lacks_unit(header)
 
 
 def _gpu(values: tuple[str | None, ...]) -> Gpu:
     index, uuid, pci, model, node, pod = (v or None for v in values)
     number = re.fullmatch(r"(?:gpu|nvidia|cuda)?[ :_]?(\d{1,5})", index or "", re.I)
     return Gpu(
-        node=stated_host(node),
+        node=stated_host(host_of(node or "")),
         uuid=uuid_of(uuid),
         pci=pci_address(pci) if pci else None,
         nvml_index=int(number[1]) if number else None,
         model=model[:200] if model else None,
         pod=pod[:200] if pod else None,
+        labels=(index, uuid, pci),
     )

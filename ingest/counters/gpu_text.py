@@ -33,6 +33,9 @@ NAME = "gpu_text"
 
 _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
+_WITH_COMMAS = re.compile(r"#\s?(?:Date,\s*Time,\s*)?gpu,\s*[a-z]")
+"""dmon and pmon print so with ``--format csv``."""
+_OF_COMMAS = re.compile(r"[#\d][^,]{0,20},")
 _PMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+pid\s+type\b")
 """pmon, which lists processes, begins its header with a pid."""
 _APPS = re.compile(r"(?=.*\bpid\b)(?=.*\bgpu_(?:uuid|bus_id)\b)[\w., \[\]%]{8,400}")
@@ -72,6 +75,12 @@ _ENTITY = re.compile(
 _BLANK_CELLS = frozenset({"", "-", "n/a", "[n/a]", "na"})
 
 
+def _without_commas(line: str) -> str:
+    """A row of dmon's CSV as dmon prints it for people; as it is where a cell is empty."""
+    cells = [cell.strip() for cell in line.split(",")]
+    return " ".join(cells) if all(cells) else line
+
+
 class _Column(NamedTuple):
     """A column of a dmon table."""
 
@@ -85,6 +94,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise any of the outputs among the first lines."""
     for raw in head[:65536].split(b"\n"):
         line = plain(raw[:2000]).rstrip()
+        line = _without_commas(line) if _WITH_COMMAS.match(line) else line
         if _DCGMI.match(line):
             return Recognition("dcgm", "dcgmi dmon", NAME)
         if _SMI_DMON.match(line):
@@ -123,6 +133,8 @@ class _Reader:
         self._is_dcgmi = False
         self._is_unit_line = False
         self._has_time = False
+        self._has_commas = False
+        """Whether dmon prints its rows as CSV."""
         self._round = -1
         self._seen: set[tuple[str, int, int | None]] = set()
         self._stated_ns: int | None = None
@@ -156,6 +168,9 @@ class _Reader:
 
     def line(self, number: int, line: str) -> None:
         """One line, whatever it belongs to."""
+        self._has_commas |= _WITH_COMMAS.match(line) is not None
+        if self._has_commas and _OF_COMMAS.match(line):
+            line = _without_commas(line)
         if self._output is not None:
             if self._output.line(number, line):
                 return

@@ -136,6 +136,14 @@ FP64_BLANK = 140737488355328.0
 """DCGM's blank as a double, with the same three after it."""
 
 
+MOST = {
+    "power": 20e3, "power_limit": 20e3, "power_limit_default": 20e3, "gpu_temperature": 250.0,
+    "memory_temperature": 250.0, "sm_clock": 1e11, "memory_clock": 1e11, "memory_used": 1e14,
+    "memory_free": 1e14, "memory_total": 1e14,
+}  # fmt: skip
+"""What no GPU reaches: such a number is in another unit (NVML's own milliwatts), or damage."""
+
+
 def is_blank(value: float) -> bool:
     """Whether a number is one of DCGM's blanks. To be asked before any scaling.
 

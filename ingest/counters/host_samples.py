@@ -12,6 +12,8 @@ CGROUP_MAX_LENGTH = 200
 class OfMachine(NetSamples):
     """The samples of one file of one machine, whose name is the file's, and perhaps of others."""
 
+    device_columns = ()
+
     def finish(self) -> None:
         """Write what is left, and say what the file covers and whose it is."""
         super().finish()

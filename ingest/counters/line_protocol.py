@@ -33,7 +33,11 @@ class Point(NamedTuple):
     stamp: str
     """Digits of its time."""
     numbers: tuple[tuple[str, str | None], ...] | None = None
-    """Fields that are read already: those of a point in JSON."""
+    """Fields that are read already: those of a point in JSON or CSV."""
+    is_computed: bool = False
+    """Whether numbers may be means or rates of what was counted: no number is a count then."""
+    is_whole: bool = True
+    """Whether all fields of the moment stand in it."""
 
     @property
     def is_of_telegraf(self) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from tracekit.ingest.base import stated_host
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import SourceFile
@@ -33,6 +36,10 @@ _PORT_IN_NAME = re.compile(
     r"(?<![A-Za-z0-9])((?:eth|ens|enp|eno|enx|ib|bond|swp|rdma|roce|rocep|mlx5_|bnxt_re|rail)"
     r"[a-z0-9]{0,3}\d[a-z0-9]{0,16}(?:_np\d)?)(?![A-Za-z0-9])"
 )
+_NODE_LABELS = (
+    "hostname", "exported_hostname", "nodename", "node_name", "kubernetes_node", "exported_node",
+    "node",
+)  # fmt: skip
 _CAPTURED = re.compile(r"ethtool(?:-[a-z]{1,8})?\.([\w.@-]{1,60}?)(?:\.\d{9,19})?\.txt$")
 
 
@@ -88,6 +95,16 @@ def node_of_file(source: SourceFile) -> str | None:
     if within is not None and (named is None or named.endswith(f"_{within}")):
         return within
     return named
+
+
+def node_of_labels(labels: Mapping[str, str]) -> str | None:
+    """The machine that a series names. ``instance`` is the scraped address: its host, if a name."""
+    for name in _NODE_LABELS:
+        stated = stated_host(labels.get(name))
+        if stated is not None and not stated.isdecimal():  # node="0" is one of NUMA's
+            return stated
+    host = labels.get("instance", "").rpartition(":")[0] or labels.get("instance", "")
+    return stated_host(host) if re.search(r"[A-Za-z]", host) else None
 
 
 def port_of_name(name: str) -> str | None:

@@ -80,6 +80,8 @@ class NetSamples(Samples):
         "node", "node_source", "port", "direction", "priority", "queue", "lane", "interval_ns",
         "counter", "original_name", "kind", "unit", "time_source",
     )  # fmt: skip
+    device_columns: ClassVar[tuple[str, ...]] = ("port",)
+    devices: ClassVar[str] = "ports"
     keeps_series = False
 
     def __init__(self, sink: Sink, source: SourceFile) -> None:

@@ -31,6 +31,7 @@ from tracekit.ingest.counters.table import (
     cells_of,
     count_unread,
     header_line,
+    host_of,
     unit_of,
 )
 from tracekit.ingest.counters.units import SIZES
@@ -93,14 +94,31 @@ def read(source: SourceFile, sink: Sink) -> None:
         pass
 
 
+_SIZED = ("bytes/s", "0..1")
+"""Units of which a number alone does not say the size."""
+_SNMP = {
+    "ifhcinoctets": "rx_bytes", "ifhcoutoctets": "tx_bytes",
+    "ifhcinucastpkts": "rx_unicast_packets", "ifhcoutucastpkts": "tx_unicast_packets",
+    "ifhcinmulticastpkts": "rx_multicast_packets", "ifhcoutmulticastpkts": "tx_multicast_packets",
+    "ifhcinbroadcastpkts": "rx_broadcast_packets", "ifhcoutbroadcastpkts": "tx_broadcast_packets",
+    "ifinerrors": "rx_errors", "ifouterrors": "tx_errors",
+    "ifindiscards": "rx_dropped_packets", "ifoutdiscards": "tx_dropped_packets",
+}  # fmt: skip
+"""Objects of IF-MIB (RFC 2863); octets of 32 bits wrap in a third of a second at 100 Gbit/s."""
+
+
 def _by_header(name: str) -> Counter | None:
     """The counter that a header is by itself; InfiniBand's own names are known too."""
     word = bare_name(name)
     if is_word(word):
+        if unit_of(name) is None and meaning(word).unit in _SIZED:
+            return None  # 8.0 of what a second, nobody knows
         try:
             return counter_of(word, unit_of(name), name.strip())
         except ValueError:
             return None
+    if (known := _SNMP.get(word)) is not None:
+        return counter_of(known, None, name.strip())
     if rdma_names.is_port_counter(name.strip()):
         return _counter(rdma_names.port_meaning(name.strip()), None, name.strip())
     return None
@@ -110,7 +128,17 @@ TABLE = Subject(
     {
         "time": TIME_WORDS,
         "host": (*HOST_WORDS, "switch"),
-        "port": ("port", "interface", "ifname", "iface", "if_name", "port_name", "portname", "nic"),
+        "port": (
+            "port",
+            "interface",
+            "ifname",
+            "iface",
+            "if_name",
+            "port_name",
+            "portname",
+            "nic",
+            "ifdescr",
+        ),
         "device": ("device", "hca", "ca", "ibdev", "hca_id", "rdma_device"),
         "priority": ("priority", "prio"),
         "queue": ("queue",),
@@ -152,6 +180,7 @@ class _Table:
             self._layout = TABLE.mapped(first, self._source) if is_mapped else _known(first)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no network counter")
+            self._layout.refuse_rows_told_apart(self._source)
             if self._layout.is_wide:
                 count_unread(self._sink, self._layout.unread, UNKNOWN)
             return
@@ -170,7 +199,7 @@ class _Table:
                 return
             self.samples.at(moment)
         if "host" in roles:
-            self.samples.of_row(cells[roles["host"]])
+            self.samples.of_row(host_of(cells[roles["host"]]))
         said = [cells[roles[r]].strip() for r in ("device", "port") if r in roles]
         # Ports of an HCA are numbers: mlx5_0/1, as sysfs has them.
         is_of_device = len(said) > 1 and bool(said[0]) and said[1].isdecimal()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 UNDECIDED = "neither its header nor its numbers say its unit"
-UNITS = ("0..1", "Hz", "bytes")
+UNITS = ("0..1", "Hz", "bytes", "bytes/s")
 """Of the counters that are told so."""
 MAX_RATIO = 1.0
 LEAST_PERCENT, MAX_PERCENT = 1.5, 150.0
@@ -26,6 +26,8 @@ _OF_DCGM = frozenset(
      "fp32_active", "fp16_active")
 )  # fmt: skip
 _CLOCKS = ((1e8, 1e11, 1.0, "Hz"), (1e5, 1e7, 1e3, "kHz"), (100.0, 1e4, 1e6, "MHz"))
+_RATES = ((2e9, 1e13, 1.0, "bytes/s"),)
+"""Below, kilobytes of NVLink (1.8e9 of them a second) may be meant."""
 _MEMORY = ((1e8, 1e14, 1.0, "bytes"), (1000.0, 1e7, 1048576.0, "MiB"))
 
 
@@ -70,7 +72,7 @@ def told(counter: str, unit: str, sizes: Sizes) -> Told | None:
     if sizes.highest == 0:
         return Told(1.0, "any unit: they are 0")
     if unit != "0..1":
-        known = _CLOCKS if unit == "Hz" else _MEMORY
+        known = {"Hz": _CLOCKS, "bytes": _MEMORY}.get(unit, _RATES)
         return next(
             (Told(scale, name) for low, high, scale, name in known if low <= sizes.highest < high),
             None,

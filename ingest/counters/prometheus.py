@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tracekit.errors import InputError
 from tracekit.ingest import streams
-from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
+from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import exposition, fields, times
 from tracekit.ingest.counters.exposition import Sample, Series
 from tracekit.ingest.counters.fields import gpu_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
-from tracekit.ingest.counters.gpu_words import blanks
+from tracekit.ingest.counters.gpu_words import MOST, blanks
 from tracekit.ingest.counters.machine_metrics import (
     MachineMetric,
     MachineSamples,
     machine_metric,
 )
-from tracekit.ingest.counters.names import pci_address, uuid_of
+from tracekit.ingest.counters.names import node_of_labels, pci_address, uuid_of
 from tracekit.ingest.counters.net_samples import NetSamples
 from tracekit.ingest.counters.node_exporter import NicMetric, nic_metric
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
@@ -111,7 +111,9 @@ class _Writer:
         if held is not None and held[0] is series:
             return held[1]  # type: ignore[no-any-return]  # one of the four
         meaning = (
-            gpu_series(series) or nic_metric(series) or machine_metric(series, _node(series.labels))
+            gpu_series(series)
+            or nic_metric(series)
+            or machine_metric(series, node_of_labels(series.labels))
         )
         if len(self._meanings) < exposition.MAX_CACHED:
             self._meanings[id(series)] = (series, meaning)
@@ -184,10 +186,8 @@ _INDEX_LABELS = ("gpu", "gpu_id", "gpu_index", "index", "minor_number", "device"
 """Where dcgm-exporter names the GPU, and where other exporters and relabelled series do: the number
 of its device file (``minor_number``, ``device``) last, since it need not be NVML's index."""
 _INDEX = re.compile(r"(?:nvidia|gpu)?(\d{1,5})", re.I)
-_NODE_LABELS = (
-    "hostname", "exported_hostname", "nodename", "node_name", "kubernetes_node", "exported_node",
-    "node",
-)  # fmt: skip
+_PASSING = re.compile(r"(?:exported_)?(?:pod|container|namespace)|err_|dcgm_fi_|clock_event|xid")
+"""Labels that change while a GPU is the same."""
 
 
 def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
@@ -212,13 +212,14 @@ def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
     )
     pod = labels.get("exported_pod") or labels.get("pod") or None
     gpu = Gpu(
-        node=_node(labels),
+        node=node_of_labels(labels),
         uuid=uuid_of(labels.get("uuid") or labels.get("gpu_uuid")),
         pci=pci_address(labels.get("pci_bus_id", "")),
         nvml_index=int(index[1]) if index else None,
         model=(labels.get("modelname") or labels.get("model_name") or None),
         pod=pod,
         instance=labels.get("gpu_i_id") or _link(labels),
+        labels=tuple(sorted((k, v) for k, v in labels.items() if not _PASSING.match(k))),
     )
     return gpu, meaning
 
@@ -226,16 +227,6 @@ def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
 def _link(labels: dict[str, str]) -> str | None:
     """A single NVLink is part of its GPU, as a MIG instance is."""
     return f"nvlink{labels['nvlink']}" if labels.get("nvlink") else None
-
-
-def _node(labels: dict[str, str]) -> str | None:
-    """The machine that a series names. ``instance`` is the scraped address: its host, if a name."""
-    for name in _NODE_LABELS:
-        stated = stated_host(labels.get(name))
-        if stated is not None and not stated.isdecimal():  # node="0" is one of NUMA's
-            return stated
-    host = labels.get("instance", "").rpartition(":")[0] or labels.get("instance", "")
-    return stated_host(host) if re.search(r"[A-Za-z]", host) else None
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -424,6 +415,9 @@ def _put_pairs(place: int, series: Series, pairs: pl.DataFrame, writer: _Writer)
     good = np.isfinite(numbers) & ~blanks(np.nan_to_num(numbers))
     writer.gpu.missing_count += int(np.isfinite(numbers).sum() - good.sum())
     scaled = numbers * meaning.scale
+    if (most := MOST.get(meaning.counter)) is not None and (beyond := good & (scaled > most)).any():
+        writer.gpu.impossible(int(beyond.sum()), place)
+        good &= ~beyond
     counted: np.ndarray | None = None
     if meaning.kind == "cumulative":
         is_count = (scaled >= 0) & (scaled < 2.0**64)

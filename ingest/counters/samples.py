@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracekit.ingest.base import Sink, SourceFile
 from tracekit.ingest.counters import times
+from tracekit.ingest.counters.nameless import MAX_HELD, Nameless
 from tracekit.values import fitted, tell
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class Samples:
     table: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
     """Columns that a series has once."""
+    device_columns: ClassVar[tuple[str, ...]] = ()
+    """Those that name its device: one that has none of them is not told from others (Nameless)."""
+    devices: ClassVar[str] = "devices"
     keeps_series: ClassVar[bool] = True
     """Whether the numbers of series hold for the whole file; else for a block, so that a file of
     many series takes no more memory than one of few."""
@@ -74,12 +78,15 @@ class Samples:
         self._blocks: list[tuple[pa.Array, ...]] = []
         self._blocks_count = 0
         self._window: tuple[int, int] | None = None
+        self._nameless = Nameless(self.columns)
+        self._device_at = [self.columns.index(name) for name in self.device_columns]
         self.rows_count = 0
         self.missing_count = 0
         """Cells that say that there is no number."""
 
     def _number_of(self, series: tuple[Any, ...]) -> int:
-        """The number of a series, given as its values of ``columns``."""
+        """The number of a series, given as its values of ``columns``; behind them what else tells
+        those apart whose device has no name."""
         return self._described.setdefault(series, len(self._described))
 
     def _put(
@@ -157,7 +164,6 @@ class Samples:
     ) -> None:
         import numpy as np
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         # Only the series of this block are described: a file may have many more.
         used = np.flatnonzero(np.bincount(ids, minlength=len(self._described)))
@@ -166,15 +172,67 @@ class Samples:
         every = list(self._described)
         series = [every[i] for i in used.tolist()]
         which = place_of[ids]
+        has_no_name = np.array([bool(self._device_at) and self._lacks_name(s) for s in series])
+        if has_no_name.any():
+            is_held = has_no_name[which]
+            whole = [
+                pa.array(which, pa.int32()), pa.array(places, pa.int64()),
+                pa.array(times_ns, pa.int64()), pa.array(values, pa.float64()),
+                pa.array(counted, pa.uint64()),
+            ]  # fmt: skip
+            at, place, time, value, count = (c.filter(pa.array(is_held)) for c in whole)
+            self._nameless.hold(series, (at, place, time, value, count))
+            if self._nameless.rows_count >= MAX_HELD:
+                self._put_nameless()
+            if is_held.all():
+                return
+            at, places, times_ns, values, counted = (c.filter(pa.array(~is_held)) for c in whole)
+            which = at.to_numpy()
+        self._put_rows(series, which, places, times_ns, values, counted)
+
+    def _lacks_name(self, series: tuple[Any, ...]) -> bool:
+        return all(series[at] is None for at in self._device_at)
+
+    def _put_nameless(self) -> None:
+        """Write what is held of devices without a name, unless it is of several."""
+        judged = self._nameless.judged()
+        at, *columns = judged.good
+        if len(at):
+            self._put_rows(list(self._nameless.series), at.to_numpy(), *columns)
+        if judged.left_out_count:
+            why = f"several {self.devices} stand in it that nothing names"
+            self._sink.fact(status="partial", reason=why)
+            self._sink.count(
+                f"nameless_{self.devices.lower()}",
+                judged.left_out_count,
+                doc=f"Samples of several {self.devices} that nothing names (no index, name or "
+                "address beside them, and two values of one counter at a time): left out. "
+                "[[source]] columns may say which column names them.",
+                place=judged.place,
+            )
+
+    def _put_rows(
+        self,
+        series: Sequence[tuple[Any, ...]],
+        which: np.ndarray,
+        places: Sequence[int] | pa.Array,
+        times_ns: Sequence[int | None] | pa.Array,
+        values: Sequence[float | None] | pa.Array,
+        counted: Sequence[int | None] | pa.Array,
+    ) -> None:
+        """Rows, whose series are given by their place in ``series``."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         described, misfits = fitted(
-            self.table, dict(zip(self.columns, zip(*series, strict=True), strict=True))
+            self.table, dict(zip(self.columns, zip(*series, strict=False), strict=False))
         )
         columns: dict[str, Any] = {
             "place": places, "time_ns": times_ns, "value": values, "counted": counted,
         }  # fmt: skip
         if misfits:  # rare: row by row, so that they are told with their places
             rows_of = [series[i] for i in which.tolist()]
-            columns |= zip(self.columns, zip(*rows_of, strict=True), strict=True)
+            columns |= zip(self.columns, zip(*rows_of, strict=False), strict=False)
         else:
             at = pa.array(which, pa.int32())
             for name in self.columns:
@@ -199,6 +257,8 @@ class Samples:
         """Write what is left, and say what time the file covers and how many numbers it lacks."""
         self._flush()
         self._flush_blocks()
+        if self._nameless.rows_count:
+            self._put_nameless()
         if self.missing_count:
             self._sink.count(
                 "no_value",

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tracekit.errors import InputError
+from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters.units import MEMORY, SIZES
 
@@ -18,7 +20,7 @@ MAX_COLUMNS = 1000
 _TIME_BASES = (
     "timestamp", "time", "datetime", "date_time", "ts", "epoch", "date", "unix_time", "unixtime",
     "unix_timestamp", "unix", "time_unix", "time_epoch", "epoch_time", "timestamp_unix", "unix_ts",
-    "query_time", "@timestamp", "_timestamp",
+    "query_time", "sample_time", "collected_at", "sampled_at", "@timestamp", "_timestamp",
 )  # fmt: skip
 TIME_WORDS = tuple(
     base + unit
@@ -26,7 +28,10 @@ TIME_WORDS = tuple(
     for base in _TIME_BASES
 )
 """Headers of times; how many digits a number has tells its unit."""
-HOST_WORDS = ("hostname", "host", "node", "node_name", "nodename")
+HOST_WORDS = (
+    "hostname", "host", "host_name", "node", "node_name", "nodename", "server", "machine",
+    "instance",
+)  # fmt: skip
 LABEL_WORDS = frozenset(
     ("phase", "label", "stage", "state", "marker", "workload", "activity", "mode")
 )
@@ -66,9 +71,57 @@ def cells_of(text: str, delimiter: str) -> list[str]:
         return []
 
 
+_SCRAPED = re.compile(r"([\w.-]+):\d{1,5}")
+
+
+def host_of(cell: str) -> str:
+    """The machine that a cell names, without the port at which it was asked."""
+    scraped = _SCRAPED.fullmatch(cell.strip())
+    return scraped[1] if scraped else cell
+
+
+def refuse_rows_told_apart(
+    path: str, header: Sequence[str], rows: Sequence[Sequence[str]],
+    keys: Sequence[int], rest: Sequence[int],
+) -> None:  # fmt: skip
+    """InputError where columns that nobody reads tell rows of one device and time apart.
+
+    Such a column (a process, a machine, whether it is the least or the most) has few words, which
+    come again at other times; those of one device and time never repeat, as a counter's numbers
+    would. ``keys``: columns of the time and of the device, in this order; ``rest``: those that are
+    not read.
+    """
+    groups: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for row in rows:
+        groups[tuple(row[at].strip() for at in keys)].add(tuple(row))
+    several = [group for group in groups.values() if len(group) > 1]
+    if 2 * len(several) < len(groups):
+        return  # here and there two readings within the resolution of the times
+    is_of_times = len({key[0] for key in groups}) > 1
+    few = []
+    for at in rest:
+        words = {row[at].strip() for row in rows}
+        seen = {(row[at].strip(), row[keys[0]]) for row in rows}
+        if 1 < len(words) <= len(rows) / 2 and (not is_of_times or len(seen) >= 2 * len(words)):
+            few.append(at)
+    if few and all(len({tuple(r[at] for at in few) for r in group}) == len(group)
+                   for group in several):  # fmt: skip
+        names = ", ".join(header[at].strip()[:60] for at in few)
+        raise InputError(
+            f"{path}: rows of one device and time differ in columns that are not read ({names}): "
+            "what they are of is not known",
+            hint="[[source]] columns may say which column is the host",
+        )
+
+
+def rows_of(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
+    """The cells of the lines that have as many as they should."""
+    return [row for line in lines if len(row := cells_of(line, delimiter)) == width]
+
+
 def bare_name(name: str) -> str:
-    """A header in lower case, without its unit in brackets."""
-    return without_unit(name).lower()
+    """A header in lower case, without its unit in brackets, its words joined by underscores."""
+    return without_unit(name).lower().replace(" ", "_")
 
 
 def without_unit(name: str) -> str:
@@ -97,7 +150,9 @@ def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]
 
 
 _PARENTHESES = re.compile(r"\(([^()\[\]]{1,12})\)\s*\Z")
-_UNITS = frozenset(unit for sizes in SIZES.values() for unit in sizes) | set(MEMORY) | {"s", "ms"}
+_UNITS = (
+    frozenset(unit for sizes in SIZES.values() for unit in sizes) | set(MEMORY) | {"s", "ms", "UTC"}
+)
 
 
 C = TypeVar("C")
@@ -157,6 +212,18 @@ class Layout(NamedTuple, Generic[C]):
         """Headers of columns that mean nothing to us."""
         used = {*self.roles.values(), *(at for at, _ in self.counters)}
         return [name.strip() for at, name in enumerate(self.header) if at not in used]
+
+    def refuse_rows_told_apart(self, source: SourceFile) -> None:
+        """InputError where columns that nobody reads tell rows of one device and time apart."""
+        if "time" not in self.roles:
+            return
+        named = [at for role, at in self.roles.items() if role not in ("value", "unit", "model")]
+        keys = sorted(named, key=lambda at: at != self.roles["time"])
+        read = {*self.roles.values(), *(at for at, _ in self.counters)}
+        rest = [at for at in range(len(self.header)) if at not in read]
+        lines = files.read_head(source).decode("utf-8", "replace").splitlines()[1:]
+        rows = rows_of(lines, self.delimiter, len(self.header))
+        refuse_rows_told_apart(source.path, self.header, rows, keys, rest)
 
     @property
     def is_long(self) -> bool:

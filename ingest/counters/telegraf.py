@@ -1,4 +1,4 @@
-"""Telegraf's points, in the line protocol or in JSON: GPUs, NICs and interfaces, one a line.
+"""Telegraf's points, in the line protocol, in JSON or as InfluxDB answers: GPUs and ports.
 
 Inputs: nvidia_smi, infiniband, ethtool, net, and prometheus (in both of its metric versions) where
 it scrapes dcgm-exporter. Other measurements are counted and not kept.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-from tracekit.ingest import streams
+from tracekit.ingest import files, streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host
-from tracekit.ingest.counters import fields, line_protocol, rdma_names, times
+from tracekit.ingest.counters import annotated_csv, fields, line_protocol, rdma_names, times
+from tracekit.ingest.counters.device_samples import tell_unread
 from tracekit.ingest.counters.ethtool_names import ethtool_meaning
 from tracekit.ingest.counters.gpu_samples import Gpu, GpuSamples
 from tracekit.ingest.counters.line_protocol import Point
@@ -21,7 +22,7 @@ from tracekit.ingest.counters.node_exporter import VIRTUAL
 from tracekit.ingest.counters.samples import count_other_metrics
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Meaning
-from tracekit.ingest.lines import Line, lines, shape
+from tracekit.ingest.lines import lines, shape
 
 NAME = "telegraf"
 
@@ -35,6 +36,9 @@ _JSON = re.compile(
     rb'[^\n]{1,16000}"name": ?"'
     rb'(?:nvidia_smi|infiniband|ethtool|net|prometheus|DCGM_FI_\w{1,80})"',
     re.M,
+)
+_ANSWERED = re.compile(
+    rb"[,\n\r](?:nvidia_smi|infiniband|ethtool|net|prometheus|DCGM_FI_\w{1,80})[,\n\r]"
 )
 _NET = {
     "bytes_recv": "rx_bytes",
@@ -66,6 +70,7 @@ _SMI = {
     "clocks_current_memory": "clocks.current.memory",
 }
 """Fields of the input nvidia_smi, and the queries of nvidia-smi that they are, in its units."""
+_COMPUTED = "whole counts are printed without a fraction: it is a mean or a rate of them"
 _VALUES = ("gauge", "counter", "value")
 """Fields of a metric whose name is the measurement's (version 1 of the input prometheus)."""
 
@@ -74,6 +79,12 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise it by a point of an input that is read."""
     if head.lstrip()[:1] == b"{" and _JSON.search(head):
         return Recognition(NAME, "Telegraf's points in JSON", NAME)
+    if annotated_csv.is_annotated(head):
+        return (
+            Recognition(NAME, "Telegraf's points as InfluxDB answers", NAME)
+            if _ANSWERED.search(head)
+            else None
+        )
     if head.lstrip()[:1] in (b"{", b"[", b"<") or not _POINT.search(head):
         return None
     return Recognition(NAME, "Telegraf's line protocol", NAME)
@@ -81,13 +92,26 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the points into gpu_sample and net_sample."""
+    head = files.read_head(source)
     with source.open() as stream:
         reading = Reading(sink, stream, "Telegraf", "line")
         points = _Points(source, sink, reading)
+        tables = annotated_csv.Tables() if annotated_csv.is_annotated(head) else None
         for line in lines(stream):
-            points.line(line)
+            text = line.text.strip()
+            if tables is None:
+                point = _point(text) if text and not text.startswith("#") else False
+            else:
+                point = tables.point(line.text.strip("\r\n\ufeff"))
+            if not isinstance(point, bool):
+                points.point(line.number, point, text)
         points.finish()
         reading.finish(points.ports, streams.stream_problem(stream))
+
+
+def _point(text: str) -> Point | None:
+    is_json = text.startswith("{")
+    return line_protocol.point_of_json(text) if is_json else line_protocol.point(text)
 
 
 class _Points:
@@ -97,24 +121,22 @@ class _Points:
         self._sink = sink
         self._reading = reading
         self._others = 0
+        self._computed: set[str] = set()
+        """Fields whose numbers are no counts any more."""
         self._is_known = False
 
-    def line(self, line: Line) -> None:
-        text = line.text.strip()
-        if not text or text.startswith("#"):
-            return
-        is_json = text.startswith("{")
-        read = line_protocol.point_of_json(text) if is_json else line_protocol.point(text)
+    def point(self, place: int, read: Point | None, text: str) -> None:
+        """The numbers of a point; None: a line that should be one."""
         is_timed = read is not None and read.stamp.isdecimal() and read.stamp.isascii()
         time_ns = times.from_epoch(read.stamp) if read is not None and is_timed else None
         if read is None or time_ns is None:
-            self._reading.bad(line.number, "no point with a time", shape(text))
+            self._reading.bad(place, "no point with a time", shape(text))
             return
         self._reading.good()
         if read.measurement in ("nvidia_smi", "prometheus") or read.measurement.startswith("DCGM_"):
-            self._gpu(line.number, read, time_ns)
+            self._gpu(place, read, time_ns)
         elif read.measurement in ("infiniband", "ethtool", "net"):
-            self._port(line.number, read, time_ns)
+            self._port(place, read, time_ns)
         else:
             self._others += 1
 
@@ -124,6 +146,7 @@ class _Points:
             self._gpus.finish("epoch")
         if self._is_known:
             self._reading.from_documentation("Telegraf's line protocol")
+        tell_unread(self._sink, sorted(self._computed), _COMPUTED)
         if self._others:
             count_other_metrics(self._sink, self._others)
 
@@ -138,6 +161,7 @@ class _Points:
             model=(tags.get("modelname") or tags.get("name") or "")[:200] or None,
             pod=(tags.get("exported_pod") or tags.get("pod") or "")[:200] or None,
             instance=(tags.get("gpu_i_id") or "")[:40] or None,
+            labels=tuple(sorted(tags.items())),
         )
         for field, printed in read.fields():
             what = _gpu_meaning(read.measurement, field)
@@ -146,6 +170,9 @@ class _Points:
                 self._others += printed is not None
                 continue
             self._is_known = True
+            if read.is_computed and what.kind == "cumulative":
+                self._computed.add(field)
+                continue
             counted = int(printed) if printed and re.fullmatch(r"\d{1,19}", printed) else None
             series = self._gpus.series(gpu, what, "content")
             self._gpus.add(series, what, place, time_ns, number, counted)
@@ -159,7 +186,8 @@ class _Points:
         if read.measurement == "infiniband" and tags.get("port"):
             port = f"{port}/{tags['port'][:10]}"
         numbers = [(f, n) for f, n in read.fields() if n is not None]
-        has_physical = any(field.endswith("_phy") for field, _ in numbers)
+        # Where fields stand in rows of their own, those of the physical port may be in others.
+        has_physical = not read.is_whole or any(field.endswith("_phy") for field, _ in numbers)
         self.ports.of_row(_host(tags))
         self.ports.at(time_ns)
         for field, printed in numbers:
@@ -168,6 +196,9 @@ class _Points:
                 self._others += 1
                 continue
             self._is_known = True
+            if read.is_computed and what[0].kind == "cumulative":
+                self._computed.add(field)
+                continue
             self.ports.add(
                 place, port, what[0], printed,
                 original=field[:80], priority=what[1], queue=what[2],

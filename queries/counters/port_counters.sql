@@ -4,7 +4,7 @@
 -- what it did outside the job. Growth comes from differences of readings: a reset is a hole, never
 -- a zero or a spike; an interval that straddles the job's start or end counts for its share.
 --
--- reads: net_sample, port, run, step, ingest_stat, clock, clock_offset
+-- reads: net_sample, port, run, step, ingest_stat, clock, clock_offset, source
 -- needs: net_sample
 -- grain: attempt, node, port, counter, direction, priority, queue, lane
 -- asked: report
@@ -62,7 +62,10 @@ WITH
         SELECT
             -- Readings of two unknown machines must not be subtracted from each other.
             hash(
-                coalesce(node, net_sample.host, CAST(source_id AS VARCHAR)),
+                coalesce(
+                    node, net_sample.host, machine_of_path(source.path),
+                    CAST(source_id AS VARCHAR)
+                ),
                 port, counter, direction, priority, queue, lane
             ) AS key,
             coalesce(node, net_sample.host) AS owner,
@@ -83,6 +86,7 @@ WITH
             coalesce(clock.basis, 'epoch') = 'epoch' AS is_placed
         FROM net_sample
         LEFT JOIN clock USING (clock_id)
+        LEFT JOIN source USING (source_id)
         WHERE port IS NOT NULL AND net_sample.kind = 'cumulative'
     ),
     series AS (

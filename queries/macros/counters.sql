@@ -200,14 +200,35 @@ SELECT
     event
 FROM judged;
 
+-- machine_of_path: The path that two files share which were read before and after something.
+--
+-- before/eth0.txt and after/eth0.txt are of one machine, where no file names it; derive/gpus.py
+-- says the same of GPUs.
+--
+-- param: path VARCHAR : Path of a file.
+-- returns: VARCHAR : The path with that word masked; null where it has none, or several.
+CREATE OR REPLACE MACRO machine_of_path(path) AS
+if(
+    len(
+        regexp_extract_all(
+            lower(path), '(?:^|[^a-z])(?:before|pre|after|post)(?:$|[^a-z])'
+        )
+    ) = 1,
+    regexp_replace(
+        lower(path), '(^|[^a-z])(?:before|pre|after|post)($|[^a-z])', '\1*\2'
+    ),
+    NULL
+);
+
 -- gpu_key: One number for all by which a sample names its GPU.
 --
--- owner is the host of a sample that names no node, owner_id its file where nobody knows a host.
+-- owner is the host of a sample that names no node, owner_id its file where nobody knows a host, or
+-- where nothing names the GPU.
 --
 -- param: attempt INTEGER : Attempt of the job; null where no trace was given.
 -- param: node VARCHAR : Machine that the sample names.
 -- param: owner VARCHAR : Host of its file, where it names none.
--- param: owner_id INTEGER : Its file, where there is no host either.
+-- param: owner_id INTEGER : Its file, where there is no host either, or no name.
 -- param: device_id VARCHAR : UUID or PCI address.
 -- param: nvml_index INTEGER : NVML index.
 -- returns: UBIGINT : The key; equal keys are one GPU.
@@ -286,7 +307,12 @@ SELECT
         windows.attempt,
         samples.node,
         if(samples.node IS NULL, samples.host, NULL),
-        if(samples.node IS NULL AND samples.host IS NULL, samples.source_id, NULL),
+        if(
+            (samples.node IS NULL AND samples.host IS NULL)
+            OR (samples.device_id IS NULL AND samples.nvml_index IS NULL),
+            samples.source_id,
+            NULL
+        ),
         samples.device_id,
         samples.nvml_index
     ) AS key,

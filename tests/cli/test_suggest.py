@@ -118,6 +118,10 @@ def test_units_tell_counters_of_another_language_and_far_names_tell_none(
         ('"Dstat 0.7.3 CSV output"\n"Host:","n1"\n', "dool"),
         ("epoch,rx,tx\n1784592000.123,1.0,2.0\n", "collectd"),
         ("CA 'mlx5_0'\n\tCA type: MT4129\n", "perfquery"),
+        ("Successfully ran diagnostic for group.\n+-----+\n"
+         "| Diagnostic                | Result                 |\n", "dcgmi dmon"),
+        ("+-----------+\n| Health Monitor Report                   |\n", "dcgmi dmon"),
+        ("Successfully retrieved statistics for job: 5.\n", "dcgmi dmon"),
         ('{"MetricDataResults": [{"Id": "m1"}]}', "CloudWatch"),
         ('{"status":"ok","series":[{"metric":"a","pointlist":[[1784592000000.0,1.0]]}]}',
          "Datadog"),

@@ -8,11 +8,13 @@ rank neither: where nothing says whose a GPU is, nobody is named.
 
 Which machine a file is of is known from its host. Files that name none are machines of their own:
 each may have a GPU 0 and one at 1b:00.0. An address joins them only where none of them can be
-another's neighbour: where no two of them were sampled at the same time.
+another's neighbour: where no two of them were sampled at the same time. What was read before and
+after (before/smi.txt and after/smi.txt) is of one machine, unless its GPUs differ.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +57,7 @@ def gpu_rows(
     owners = {s.source_id: s.host for s in sources}
     sampled, addresses = _sample_names(con, owners)
     paths = {s.source_id: s.path for s in sources}
-    known = _Known(paths, _is_one_machine(addresses, sources))
+    known = _Known(paths, _is_one_machine(addresses, sources), _twins(con, sources))
     _described(con, owners, known)
     members = _members(con, owners)
     of_the_whole = _of_the_whole(con, owners)
@@ -125,8 +127,8 @@ def _ids(gpus: Sequence[_Gpu]) -> dict[int, str]:
 
 
 _Name = tuple[str | None, str | None, int | None, str | None, int | None]
-"""Node, host, source_id (where no host is known), device_id and NVML index, as samples and events
-name a GPU."""
+"""Node, host, source_id (where no host is known, or nothing names the GPU), device_id and NVML
+index, as samples and events name a GPU."""
 _UUIDS = ("GPU-", "MIG-")
 """How a UUID begins; other names of a device are addresses."""
 _Owner = str | int | None
@@ -140,11 +142,17 @@ class _Known:
     paths: Mapping[int, str]
     is_one_machine: bool
     """Whether an address is one GPU in all files without a host."""
+    twins: Mapping[int, int]
+    """Of a file read after something the one read before, where they are of one machine."""
     by_uuid: dict[str, _Gpu] = field(default_factory=dict)
     by_pci: dict[tuple[_Owner, str], _Gpu] = field(default_factory=dict)
     by_index: dict[tuple[_Owner, int], list[_Gpu]] = field(default_factory=dict)
     others: dict[tuple[_Owner, int | None], _Gpu] = field(default_factory=dict)
     """Those that samples name by an index only, or not at all."""
+
+    def owner(self, host: str | None, source_id: int | None) -> _Owner:
+        """Whose GPUs a file speaks of."""
+        return host if host is not None else self.twins.get(source_id or 0, source_id)
 
     def machine(self, owner: _Owner) -> _Owner:
         """Within what an address is one GPU."""
@@ -157,14 +165,14 @@ class _Known:
     def find(self, name: _Name) -> _Gpu:
         """The GPU that samples mean by a name."""
         _, host, source_id, device_id, index = name
-        owner = host if host is not None else source_id
-        whole = device_id.split("/", 1)[0] if device_id else None
-        if whole is not None and whole.startswith(_UUIDS):
+        owner = self.owner(host, source_id)
+        whole = device_id.split("/", 1)[0] if device_id else ""
+        if whole.startswith(_UUIDS):
             gpu = self.by_uuid.get(whole) or self.by_uuid.setdefault(whole, _Gpu(host))
             gpu.uuids.add(whole)
             gpu.host = gpu.host or host
             return gpu
-        if whole is not None:
+        if whole:
             key = (self.machine(owner), whole)
             gpu = self.by_pci.get(key) or self.by_pci.setdefault(key, self.new(owner))
             gpu.pcis.add(whole)
@@ -172,6 +180,9 @@ class _Known:
         same = self.by_index.get((owner, index), []) if index is not None else []
         if len(same) == 1:
             return same[0]
+        if index is None and isinstance(source_id, int):
+            # Another file of the same machine may speak of another GPU.
+            return self.others.setdefault((source_id, None), _Gpu(host, self.paths[source_id]))
         gpu = self.others.get((owner, index)) or self.new(owner)
         gpu.indices |= {index} if index is not None else set()
         return self.others.setdefault((owner, index), gpu)
@@ -198,6 +209,45 @@ def _is_one_machine(addresses: Iterable[tuple[int, str]], sources: Iterable[Sour
     return True
 
 
+_WHEN = re.compile(r"(?<![a-z])(?:(before|pre)|(after|post))(?![a-z])", re.I)
+
+
+def _twins(con: duckdb.DuckDBPyConnection, sources: Iterable[Source]) -> dict[int, int]:
+    """Files without a host whose paths differ in ``before`` and ``after`` alone: the later one's
+    and the earlier one's number. One machine's, unless they overlap or call other GPUs by one name.
+    """
+    read: dict[str, dict[bool, list[Source]]] = defaultdict(lambda: defaultdict(list))
+    for source in sources:
+        said = [*_WHEN.finditer(source.path)] if source.host is None else []
+        if len(said) == 1:
+            read[_WHEN.sub("*", source.path)][said[0][1] is not None].append(source)
+    pairs = {
+        after.source_id: before.source_id
+        for both in read.values()
+        for before in both[True]
+        for after in both[False]
+        if len(both[True]) == len(both[False]) == 1
+        and is_comparable(before, after)
+        and (before.end_ns or 0) <= (after.start_ns or 0)
+    }
+    if not pairs:
+        return {}
+    rows = con.execute(
+        "SELECT source_id, nvml_index, uuid, pci, model FROM device WHERE nvml_index IS NOT NULL"
+    ).fetchall()
+    called = {(source_id, index): names for source_id, index, *names in rows}
+    return {
+        after: before
+        for after, before in pairs.items()
+        if not any(
+            a is not None and b is not None and a != b
+            for (source_id, index), names in called.items()
+            if source_id == after
+            for a, b in zip(names, called.get((before, index), names), strict=True)
+        )
+    }
+
+
 def _described(
     con: duckdb.DuckDBPyConnection, owners: Mapping[int, str | None], known: _Known
 ) -> None:
@@ -211,7 +261,7 @@ def _described(
         if source_id not in owners:
             continue
         host = canonical(node) if node else owners[source_id]
-        owner: _Owner = host if host is not None else source_id
+        owner = known.owner(host, source_id)
         gpu = known.by_uuid.get(uuid) if uuid else None
         gpu = gpu or (known.by_pci.get((known.machine(owner), pci)) if pci else None)
         if gpu is None and not uuid and not pci:
@@ -251,9 +301,11 @@ def _sample_names(
         if source_id not in owners:
             continue
         host = canonical(node) if node else owners[source_id]
-        names.add((node, host, source_id if host is None else None, device_id, index))
-        if host is None and is_sampled and device_id and not device_id.startswith(_UUIDS):
-            addresses.add((source_id, device_id.split("/", 1)[0]))
+        is_own = host is None or (device_id is None and index is None)
+        names.add((node, host, source_id if is_own else None, device_id, index))
+        whole = device_id.split("/", 1)[0] if device_id else ""
+        if host is None and is_sampled and whole and not whole.startswith(_UUIDS):
+            addresses.add((source_id, whole))
     ordered = sorted(
         names,
         key=lambda n: (n[1] or "", n[3] or "", -1 if n[4] is None else n[4], n[0] or "", n[2] or 0),

@@ -48,7 +48,11 @@ TABLES = (
         "gpu_sample",
         "One GPU counter at one moment.",
         (*PLACE_GRAIN, "counter", "device_id", "nvml_index", "node"),
-        col("device_id", "VARCHAR", "UUID or PCI address; null when only an index is known."),
+        col(
+            "device_id",
+            "VARCHAR",
+            "UUID or PCI address, and a part (MIG, link) behind a stroke; null: only an index.",
+        ),
         col("nvml_index", "INTEGER", "NVML index."),
         col("node", "VARCHAR", "Host as the sample states it; null where it does not.", "name"),
         col("pod", "VARCHAR", "Pod; a pod is not a host.", "name"),

@@ -29,7 +29,9 @@ TABLES = (
         col("node", "VARCHAR", "As in gpu_sample; null where it names none.", "name"),
         col("host", "VARCHAR", "Canonical host of the samples; null where unknown.", "name"),
         col(
-            "own_source_id", "INTEGER", "File whose samples are meant; null where a host is known."
+            "own_source_id",
+            "INTEGER",
+            "File whose samples are meant; null where both host and GPU have names.",
         ),
         col("device_id", "VARCHAR", "As in gpu_sample or log_event."),
         col("nvml_index", "INTEGER", "As in gpu_sample; null for events."),

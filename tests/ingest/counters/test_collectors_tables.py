@@ -7,6 +7,7 @@ import json
 
 import pytest
 from memory_sink import MemorySink, source_of
+from net_cases import ingest
 
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
@@ -213,3 +214,75 @@ def test_names_of_what_is_nested() -> None:
     assert of_point("ports,host=n1,iface=ib1 tx_bytes=5i 7") == Record(
         "7", "n1", {"ib1_tx_bytes": "5"}
     )
+
+
+def test_two_ports_of_a_device_are_two() -> None:
+    """Device and port stand in parts of their own."""
+    text = "".join(
+        f'{{"ts": {1784602867 + s}, "device": "mlx5_0", "port": {p}, '
+        f'"port_rcv_data": {10 * p + s}, "port_xmit_data": 7}}\n'
+        for s in range(2)
+        for p in (1, 2)
+    )
+    sink = ingest(source_of(text.encode(), "x.jsonl"), "device_records")
+    found = sink.rows("net_sample", "port", "counter", "counted")
+    assert [r for r in found if r[1] == "rx_bytes"] == [
+        ("mlx5_0/1", "rx_bytes", 40), ("mlx5_0/2", "rx_bytes", 80),
+        ("mlx5_0/1", "rx_bytes", 44), ("mlx5_0/2", "rx_bytes", 84),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("header", "rate"),
+    [("gpu0_pcie_rx_mbps", None), ("gpu0_pcie_rx_MBPS", None), ("gpu0_pcie_rx_MBps", 1e6),
+     ("gpu0_pcie_rx_Mbps", 1.25e5), ("gpu0_pcie_rx [mbps]", None)],
+)  # fmt: skip
+def test_a_rate_of_a_gpu_whose_unit_lost_its_case_is_not_read(
+    header: str, rate: float | None
+) -> None:
+    wide = f"time,gpu0_power_w,gpu1_power_w,{header}\n1784602867,1,2,1\n"
+    rows = f"time,gpu,power_w,{header.removeprefix('gpu0_')}\n1784602867,0,1,1\n"
+    for text, family in ((wide, "device_csv"), (rows, "gpu_csv")):
+        sink = ingest(source_of(text.encode(), "x.csv"), family)
+        found = [r["value"] for r in sink.rows("gpu_sample") if r["counter"] == "pcie_rx"]
+        assert found == ([] if rate is None else [pytest.approx(rate)]), family
+        assert any(name.startswith("column_not_read") for name in sink.counters) is (rate is None)
+
+
+def test_a_table_of_snmp_s_objects_is_one_of_ports() -> None:
+    text = (
+        "time,host,ifDescr,ifInOctets,ifHCInOctets,ifHCOutOctets,ifOutDiscards\n"
+        f"{T},leaf1,Ethernet1,5,1000000000000,7,3\n"
+    )
+    sink = ingest(source_of(text.encode(), "x.csv"), "net_csv")
+    assert sink.rows("net_sample", "node", "port", "counter", "counted") == [
+        ("leaf1", "Ethernet1", "rx_bytes", 10**12),
+        ("leaf1", "Ethernet1", "tx_bytes", 7),
+        ("leaf1", "Ethernet1", "tx_dropped_packets", 3),
+    ]
+    assert sink.counters["column_not_read"] == 1  # 32 bits wrap too soon
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_what_the_physical_port_counts_goes_before_what_its_driver_does(is_json: bool) -> None:
+    """The driver's own bytes leave out RDMA."""
+    numbers = {"eth0_rx_bytes": 1, "eth0_rx_bytes_phy": 200, "eth0_rx_discards_phy": 3,
+               "eth0_rx_of_its_own_phy": 4}  # fmt: skip
+    record = {"ts": T, **numbers}
+    text = ",".join(record) + "\n" + ",".join(map(str, record.values())) + "\n"
+    if is_json:
+        text = json.dumps(record) + "\n"
+    sink = ingest(source_of(text.encode(), "x"), "device_records" if is_json else "device_csv")
+    assert sorted(sink.rows("net_sample", "counter", "counted")) == [
+        ("rx_bytes", 200), ("rx_dropped_packets", 3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", ["Time (UTC)", "time [UTC]", "Timestamp(UTC)"])
+def test_a_header_may_say_that_its_times_are_utc(header: str) -> None:
+    moment = "2026-07-21 03:01:07"
+    rows_a_gpu = f"{header},gpu,power_w,temp_c\n{moment},0,300,60\n"
+    wide = f"{header},gpu0_power_w,gpu1_power_w\n{moment},300,310\n"
+    for text, family in ((rows_a_gpu, "gpu_csv"), (wide, "device_csv")):
+        sink = ingest(source_of(text.encode(), "x.csv"), family)
+        assert {r["time_ns"] for r in sink.rows("gpu_sample")} == {1784602867 * NS}
+        assert (sink.facts["time_basis"], "local_time" in sink.counters) == ("epoch", False)

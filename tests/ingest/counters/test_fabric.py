@@ -169,6 +169,43 @@ def test_ufm_lists_links_between_machines_or_their_guids() -> None:
     assert sink.counters["bad_record"] == 1
 
 
+UFM_PORTS = [
+    {
+        "description": "Switch IB Port", "number": 1, "physical_state": "Link Up",
+        "logical_state": "Active", "name": "b83fd203006b4a90_1", "dname": "1/1/1",
+        "node_description": "MF0;leaf01:MQM8700/U1", "active_speed": "HDR", "active_width": "4x",
+        "peer": "0c42a10300605e88_1", "peer_node_guid": "0c42a10300605e88",
+        "peer_node_description": "gpu-01 mlx5_0", "peer_port_dname": "HCA-1/1", "lid": 34,
+    },
+    {
+        "description": "Computer IB Port", "number": 1, "physical_state": "Link Up",
+        "name": "0c42a10300605e88_1", "node_description": "gpu-01 mlx5_0", "active_speed": "HDR",
+        "active_width": "2x", "peer": "b83fd203006b4a90_1", "peer_port_dname": "1/1/1",
+        "peer_node_description": "MF0;leaf01:MQM8700/U1",
+    },
+    {
+        "description": "Switch IB Port", "number": 52, "physical_state": "Polling",
+        "name": "b83fd203006b4a90_52", "node_description": "MF0;leaf01:MQM8700/U1",
+        "active_speed": None, "active_width": None, "peer": "N/A", "peer_port_dname": "N/A",
+    },
+    {"number": 53, "physical_state": "Polling", "peer_port_dname": "N/A"},
+]  # fmt: skip
+
+
+def test_ufm_lists_ports_with_their_peers() -> None:
+    sink = ingest(json.dumps(UFM_PORTS), "fabric", "ports.json")
+    names = ("node", "node_kind", "port", "peer", "peer_kind", "peer_port", "lanes_count",
+             "speed_bits_s")  # fmt: skip
+    assert sink.rows("fabric_link", *names) == [
+        ("leaf01", "switch", "1", "gpu-01", "host", "mlx5_0/1", 4, 200e9),
+        ("gpu-01", "host", "mlx5_0/1", "leaf01", "switch", "1", 2, 100e9),
+    ]
+    assert sink.rows("link", "node", "port", "peer_host", "nic") == [
+        ("leaf01", "1", "gpu-01", "mlx5_0")
+    ]
+    assert sink.counters["bad_record"] == 1
+
+
 LOCAL = """\
 CA: localhost mlx5_0:
       0xb8599f0300000010     14    1[  ] ==( 4X        53.125 Gbps Active/  LinkUp)==>      12    7[  ] "MF0;leaf04:MQM8700/U1" ( )

@@ -11,6 +11,7 @@ from memory_sink import MemorySink, source_of
 from tracekit.errors import InputError
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
+from tracekit.ingest.counters import gpu_table
 from tracekit.ingest.counters.columns import UnknownColumnError, check_columns
 
 FOREIGN = """\
@@ -168,3 +169,46 @@ def test_a_table_with_days_as_a_country_writes_them(days: tuple[str, str]) -> No
     assert sink.rows("gpu_sample", "value") == [650.5, 651.5]
     assert sink.rows("gpu_sample", "time_ns")[0] == 1_784_592_000 * 10**9
     assert set(sink.counters) == {"local_time"}
+
+
+HEADER = "timestamp,gpu,power_W,sm_active,ecc_dbe_volatile,energy_J,memory_used_MiB\n"
+PLAIN = [f"{1_700_000_000 + i},{i % 2},30{i}.5,0.8{i},{i},{i}.25,80{i}\n" for i in range(8)]
+CELLS = {
+    "plain": "1700000009,0,309,0.5,3,4,5",
+    "none": "1700000009,0,,,,,",
+    "words": "1700000009,0,[N/A],N/A,-,null,5",
+    "with units": "1700000009,0,309 W,0.5,3,4,5",
+    "not finite": "1700000009,0,nan,inf,3,4,5",
+    "blanks of DCGM": "1700000009,0,2147483632,0.5,9223372036854775792,4,5",
+    "large": "1700000009,0,309,0.5,18446744073709551615,4,5",
+    "too large": "1700000009,0,309,0.5,18446744073709551616,4,5",
+    "negative": "1700000009,0,309,-0.5,-3,-4,5",
+    "a share beyond 1": "1700000009,0,309,1.6,3,4,5",
+    "a fraction of a count": "1700000009,0,309,0.5,3.0,4,5",
+    "blanks": "1700000009, 0, 309, 0.5, 3, 4, 5 ",
+    "signs": "1700000009,0,+309,.5,+3,4.,5e0",
+    "hexadecimal": "1700000009,0,309,0.5,0x3,4,5",
+    "short": "1700000009,0,309,0.5,3,4",
+    "long": "1700000009,0,309,0.5,3,4,5,6",
+    "short and long": "1700000009,0,309,0.5,3,4\n1700000010,0,309,0.5,3,4,5,6",
+    "empty line": "\n1700000009,0,309,0.5,3,4,5",
+    "header again": HEADER + "1700000009,0,309,0.5,3,4,5",
+    "quoted": '1700000009,"0",309,0.5,3,4,5',
+    "no end": "1700000009,0,309,0.5,3,4,5\r",
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_plain_numbers_are_the_same_as_read_from_text(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = HEADER + "".join(PLAIN) + CELLS[name] + "\n"
+    at_once = ingest(text)
+    monkeypatch.setattr(gpu_table, "_regular", lambda *_: None)
+    one_by_one = ingest(text)
+    assert sorted(at_once.rows("gpu_sample"), key=repr) == sorted(
+        one_by_one.rows("gpu_sample"), key=repr
+    )
+    assert (at_once.counters, at_once.places) == (one_by_one.counters, one_by_one.places)
+    assert at_once.facts == one_by_one.facts
+    assert len(at_once.rows("gpu_sample")) >= 32

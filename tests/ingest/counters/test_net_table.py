@@ -193,3 +193,12 @@ def test_a_row_without_a_machine_is_not_of_the_machine_of_the_row_before() -> No
     text = "time,host,port,tx_bytes\n1763800000,a1,eth0,5\n1763800000,N/A,eth0,6\n"
     sink = ingest(source_of(text.encode(), "x.csv"), FAMILY)
     assert [(r["node"], r["counted"]) for r in sink.rows("net_sample")] == [("a1", 5), (None, 6)]
+
+
+def test_a_rate_without_its_unit_is_not_read() -> None:
+    """8.0 is none of bytes a second, though its name is the counter's."""
+    text = "time,port,rx_bytes,rx_rate,tx_rate [Gbit/s]\n1784602867,eth0,5,8.0,8.0\n"
+    sink = ingest(source_of(text.encode(), "x.csv"), "net_csv")
+    assert sink.rows("net_sample", "counter", "value", "counted") == [
+        ("rx_bytes", None, 5), ("tx_rate", 1e9, None)]  # fmt: skip
+    assert sink.counters["column_not_read"] == 1

@@ -6,6 +6,8 @@ import pytest
 from memory_sink import MemorySink, source_of
 from net_cases import ingest
 
+from tracekit.ingest.counters import fields
+
 
 def reading(name: str, numbers: list[list[object]], sep: str = ",") -> MemorySink:
     """A table of one counter of each of some GPUs, beside their power."""
@@ -104,3 +106,68 @@ def test_blocks_and_lines_tell_one_unit(numbers: list[str], is_read: bool) -> No
         told.append((values(sink, "gpu_utilisation"), sink.counters))
     assert told[0] == told[1]
     assert bool(told[0][0]) is is_read
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "expected"),
+    [
+        ("gpu_utilization", [0, 87], [0.0, 0.87]),
+        ("sm_clock", [345, 1980], [345e6, 1980e6]),
+        ("memory_used", [80000, 5], [80000 * 2.0**20, 5 * 2.0**20]),
+        ("memory_used_bytes", [80000, 5], [80000, 5]),
+        ("gpu_utilization_ratio", [0.2, 0.3], [0.2, 0.3]),
+        ("power", [0.2, 0.3], [0.2, 0.3]),
+        ("DCGM_FI_DEV_SM_CLOCK", [345, 1980], [345e6, 1980e6]),
+        ("sm_clock", [1.2, 1.9], []),
+        ("nvlink_tx", [5e9, 1e6], [5e9, 1e6]),
+        ("nvlink_tx", [450e6, 1e6], []),  # kilobytes, or bytes of one that hardly sends
+        ("temperature_gpu", [60, 61], [60, 61]),
+        ("clocks_current_sm", [345, 1980], [345e6, 1980e6]),
+        ("memory_used", [20, 79], []),
+        ("gpu_utilization", [0.2, 0.3], []),
+    ],
+)
+@pytest.mark.parametrize("is_long", [True, False])
+def test_tables_of_gpus_are_told_so_whatever_their_form(
+    name: str, numbers: list[float], expected: list[float], is_long: bool
+) -> None:
+    """Of a long table the first row does not decide either."""
+    counter = fields.of_column(name).counter  # type: ignore[union-attr]  # it is one
+    if is_long:
+        text = "timestamp,gpu,metric,value\n1763800000,0,fan_speed_pct,30\n"
+        rows = [f"1763800000,{g},{name},{n}\n" for g, n in enumerate(numbers)]
+    else:
+        text = f"timestamp,gpu,fan_speed_pct,{name}\n"
+        rows = [f"1763800000,{g},30,{n}\n" for g, n in enumerate(numbers)]
+    sink = ingest(source_of((text + "".join(rows)).encode(), "x.csv"), "gpu_csv")
+    assert values(sink, counter) == [pytest.approx(v) for v in expected]
+    assert sink.counters.get("column_not_read_of_no_unit", 0) == (not expected)
+
+
+def test_a_unit_beside_each_number_of_a_long_table_is_the_header_s() -> None:
+    text = "timestamp,gpu,metric,unit,value\n"
+    rows = ["1763800000,0,sm_clock,MHz,1980\n", "1763800000,1,sm_clock,,1.98\n"]
+    sink = ingest(source_of((text + "".join(rows)).encode(), "x.csv"), "gpu_csv")
+    assert values(sink, "sm_clock") == [1980e6]
+    assert sink.counters["column_not_read_of_no_unit"] == 1
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_decimal_commas_say_a_unit_as_points_do(is_long: bool) -> None:
+    head = "timestamp;gpu;metric;value\n" if is_long else "timestamp;gpu;power_w;sm_clock\n"
+    between = "sm_clock" if is_long else "300,5"
+    text = head + "".join(f"{1763800000 + n};0;{between};{1980 + n},5\n" for n in range(3))
+    sink = ingest(source_of(text.encode(), "x.csv"), "gpu_csv")
+    assert values(sink, "sm_clock") == [1980.5e6, 1981.5e6, 1982.5e6]
+
+
+def test_units_in_cells_count_each_by_itself_and_a_strange_one_is_none() -> None:
+    rows = ["512 MiB", "1.5 GiB", "7 parsecs", "[N/A]", "1024 KiB"]
+    text = "timestamp,gpu,temperature_c,memory_used\n"
+    text += "".join(f"{1763800000 + n},0,50,{cell}\n" for n, cell in enumerate(rows))
+    sink = ingest(source_of(text.encode(), "x.csv"), "gpu_csv")
+    assert values(sink, "memory_used") == [512 * 2.0**20, 1.5 * 2.0**30, 2.0**20]
+    assert sink.counters["bad_number"] == 1
+    only = text.replace("512 MiB", "7 parsecs").replace("1.5 GiB", "8 parsecs")
+    only = only.replace("1024 KiB", "9 parsecs")
+    assert values(ingest(source_of(only.encode(), "x.csv"), "gpu_csv"), "memory_used") == []

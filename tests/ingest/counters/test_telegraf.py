@@ -150,3 +150,78 @@ def test_every_field_of_the_points_is_a_row_or_counted() -> None:
     told = balance(of_fields(points), read(points))
     assert told.missing == {"clocks_current_video": 1, "go_threads": 1}, told
     assert (told.found, told.named) == (18, 2)
+
+
+# --- as InfluxDB answers (docs.influxdata.com, "Annotated CSV") ----------------------------------
+
+ANNOTATED = """\
+#group,false,false,true,true,false,false,true,true,true,true,true
+#datatype,string,long,dateTime:RFC3339,dateTime:RFC3339,dateTime:RFC3339,long,string,string,string,string,string
+#default,_result,,,,,,,,,,
+,result,table,_start,_stop,_time,_value,_field,_measurement,host,index,uuid
+,,0,2026-07-14T08:00:00Z,2026-07-14T09:00:00Z,2026-07-14T08:12:38Z,97,utilization_gpu,nvidia_smi,n1,3,GPU-a
+,,0,2026-07-14T08:00:00Z,2026-07-14T09:00:00Z,2026-07-14T08:12:48Z,98,utilization_gpu,nvidia_smi,n1,3,GPU-a
+,,1,2026-07-14T08:00:00Z,2026-07-14T09:00:00Z,2026-07-14T08:12:38.5Z,70001,memory_used,nvidia_smi,n1,3,GPU-a
+
+#group,false,false,true,true,false,false,true,true,true,true
+#datatype,string,long,dateTime:RFC3339,dateTime:RFC3339,dateTime:RFC3339,{kind},string,string,string,string
+#default,_result,,,,,,,,,
+,result,table,_start,_stop,_time,_value,_field,_measurement,host,interface
+,,2,2026-07-14T08:00:00Z,2026-07-14T09:00:00Z,2026-07-14T08:12:38Z,{value},bytes_recv,net,n1,eth1
+,,3,2026-07-14T08:00:00Z,2026-07-14T09:00:00Z,2026-07-14T08:12:38Z,5,usage_idle,cpu,n1,
+"""
+
+
+def test_answers_of_influxdb_are_the_points_that_were_written() -> None:
+    sink = read(ANNOTATED.format(kind="unsignedLong", value="18446744073709551615"))
+    rows = sink.rows("gpu_sample", "place", "node", "nvml_index", "device_id", "counter", "value")
+    assert rows == [
+        (5, "n1", 3, "GPU-a", "gpu_utilisation", 0.97),
+        (6, "n1", 3, "GPU-a", "gpu_utilisation", 0.98),
+        (7, "n1", 3, "GPU-a", "memory_used", 70001 * 2**20),
+    ]
+    assert [r["time_ns"] - AT_NS for r in sink.rows("gpu_sample")] == [0, 10**10, 5 * 10**8]
+    assert net(sink) == {("eth1", "rx_bytes"): 2**64 - 1}
+    assert sink.counters["other_metric"] == 1
+    assert sink.facts["status"] == "ok"
+
+
+def test_means_and_rates_of_counts_are_no_counts() -> None:
+    sink = read(ANNOTATED.format(kind="double", value="1200"))
+    assert net(sink) == {}
+    (name,) = [c for c in sink.counters if c.startswith("column_not_read")]
+    assert sink.counters[name] == 1
+    assert len(sink.rows("gpu_sample")) == 3
+
+
+def test_pivoted_answers_have_a_column_a_field_with_or_without_annotations() -> None:
+    text = (
+        "#group,false,false,false,true,false,true,false,false\n"
+        "#datatype,string,long,dateTime:RFC3339,string,long,string,long,long\n"
+        "#default,_result,,,,,,,\n"
+        ",result,table,_time,_measurement,rx_bytes,interface,rx_bytes_phy,rx_prio3_pause\n"
+        ",,0,2026-07-14T08:12:38Z,ethtool,5,eth0,50,\n"
+    )
+    assert net(read(text)) == {("eth0", "rx_driver_bytes"): 5, ("eth0", "rx_bytes"): 50}
+    plain = (
+        "result,table,_time,_value,_field,_measurement,interface\n"
+        ",0,2026-07-14T08:12:38Z,50,rx_bytes_phy,ethtool,eth0\n"
+        ",0,2026-07-14T08:12:38Z,5,rx_bytes,ethtool,eth0\n"
+    )
+    assert net(read(plain)) == {("eth0", "rx_driver_bytes"): 5, ("eth0", "rx_bytes"): 50}
+
+
+def test_damaged_answers_are_told_and_other_measurements_are_not_ours() -> None:
+    lines = ANNOTATED.format(kind="long", value="7").splitlines(keepends=True)
+    broken = "".join([*lines[:5], ",,0,2026-07-14T08\n", *lines[5:]])
+    sink = read(broken)
+    assert (sink.counters["bad_record"], sink.places["bad_record"]) == (1, 6)
+    assert len(sink.rows("gpu_sample")) == 3
+    other = ANNOTATED.replace("nvidia_smi", "mem").replace(",net,", ",swap,")
+    assert recognise(source_of(other.encode(), "a.csv")).ingestor is None
+    no_time = (
+        "#datatype,string,long,double,string,string\n,result,table,_value,_field,_measurement\n"
+    )
+    sink = read(no_time + ",,0,97,utilization_gpu,nvidia_smi\n")
+    assert sink.counters["bad_record"] == 1
+    assert sink.rows("gpu_sample") == []

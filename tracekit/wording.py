@@ -128,6 +128,12 @@ def share(ratio: float) -> str:
     return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{percent:.1f} %"
 
 
+def per_step(count: float | None) -> str:
+    """How many on average: ``0``, ``2.25``, ``2,586``."""
+    number = float(count or 0)
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
+
+
 def cut(text: str, most: int) -> str:
     """The beginning of a text that is longer than so many characters, and dots."""
     return text if len(text) <= most else text[: max(0, most - 3)] + "..."

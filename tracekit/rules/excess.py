@@ -19,7 +19,7 @@ from tracekit.rules.base import Facts, Row
 from tracekit.rules.range_names import BESIDE_TRAINING, class_of
 from tracekit.rules.recurrence import how_often
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import listed, plural, seconds
+from tracekit.wording import listed, per_step, plural, seconds
 
 QUERY = "excess"
 Peers = Literal["stage", "job"]
@@ -372,13 +372,8 @@ def _more(rows: Sequence[Row]) -> str:
         times = f"{float(row['input_ratio']):.2g}x those of its peers"
         what = "larger inputs" if row["kind"] == "operator" else "larger calls"
         return f"{what} of {short(str(row['name']))} ({times}){others}"
-    count = f"{_few(row['calls_count'])} a step, its peers {_few(row['peer_calls_count'])}"
+    count = f"{per_step(row['calls_count'])} a step, its peers {per_step(row['peer_calls_count'])}"
     return f"more calls of {short(str(row['name']))} ({count}){others}"
-
-
-def _few(count: float | None) -> str:
-    number = float(count or 0)
-    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
 def _slower(rows: Sequence[Row]) -> str:

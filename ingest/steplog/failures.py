@@ -40,7 +40,8 @@ WORDS = (
     b"exits with return code = ", b"Child process with PID ", b": line ",
     b"Worker exit detail: ", b" death signal, shutting down workers",
     b"-- Process ", b"HW Exception by GPU", b"Memory access fault by GPU",
-    b" failed on SocketImpl(",
+    b" failed on SocketImpl(", b" died unexpectedly, shutting down executor",
+    b"=>> PBS: job killed: ", b"TERM_", b" heartbeat timeout",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -82,8 +83,13 @@ _MPI_SIGNAL = re.compile(
 )
 _MPI_FIRST = re.compile(rb"Process name: \[\[\d{1,10},\d{1,10}\],(\d{1,7})\]")
 _MPI_CODE = re.compile(rb"\s*Exit code: +(\d{1,3})\s*$")
-_DEEPSPEED = re.compile(rb"exits with return code = (-?\d{1,5})\s*$")
-_LOCAL_ARGUMENT = re.compile(rb"--local_rank=(\d{1,5})\b")
+_DEEPSPEED = re.compile(
+    rb"(?:(?!\d+:)([\w.-]{1,200}): (?=\[))?.*exits with return code = (-?\d{1,5})\s*$"
+)
+_IS_ALONE = re.compile(rb"--local_rank=0\b")
+"""DeepSpeed's launcher prints the command of the process that it began last, whichever failed: of
+local rank 0 only where that is the one process of its host."""
+_VLLM = re.compile(rb"Worker proc \w{1,40}-(\d{1,5}) died unexpectedly")
 _LIGHTNING = re.compile(
     rb"\[rank: (\d{1,5})\] Child process with PID (\d{1,10}) terminated with code (-?\d{1,5})\."
 )
@@ -95,10 +101,27 @@ _RAY = re.compile(
 _TOLD_TO_END = re.compile(rb"Received (?:Signals\.)?(15|SIGTERM|2|SIGINT|1|SIGHUP) death signal, ")
 """torchrun, when it is told to end: its workers are ended by it, whatever they say then."""
 _SPAWNED = re.compile(rb"-- Process (\d{1,5}) terminated with the following error:")
-_SPAWNED_ENDED = re.compile(
-    rb"process (\d{1,5}) terminated with (?:signal (SIG[A-Z]{2,8})|exit code (\d{1,3}))"
+_LAUNCHER_FILE = re.compile(
+    rb"(?:torch/multiprocessing/spawn|(?:torch/distributed|accelerate/commands|deepspeed/launcher)"
+    rb"/launch)\.py$"
 )
-"""PyTorch's multiprocessing.spawn: what ended one of its processes."""
+"""What is raised there only says how another process ended."""
+_LEFT = re.compile(
+    rb"(?:process (\d{1,5}) terminated with (?:signal|exit code) |died with <Signals\."
+    rb"|returned non-zero exit status )(?:(SIG[A-Z]{2,8})|(\d{1,3}))"
+)
+"""How PyTorch's multiprocessing.spawn says that, and Python's subprocess of a command."""
+_RAY_TASK = re.compile(
+    rb"ray\.exceptions\.\w{1,40}(?:\(\w{1,80}\))?: .{0,120}?ray::.{0,300}?"
+    rb"\(pid=\d{1,10}"
+)
+"""What Ray raises where a task or an actor did: its own traceback follows, without a head."""
+_ACTOR = re.compile(rb"\((?:\w{1,60} )?(?:rank=\d{1,5} )?pid=(\d{1,10})(?:, ip=([\w.:-]{1,200}))?")
+"""Whose a line is by Ray, and by vLLM."""
+_ACTOR_PART = re.compile(rb"(?:^|\) )[\s>]*(pid|ip): ([\w.:-]{1,200})\s*$")
+_ACTOR_ENDED = re.compile(rb"Worker exit type: (\w{1,40})|ray\.kill|all references to the actor")
+_ACTOR_LINES = 20
+"""Lines behind Ray's word that an actor died for which, and how."""
 _CAUGHT = re.compile(rb": Caught \w{1,80} in \w{1,40} worker process \d")
 _ORIGINAL = b"Original "
 _OF_GROUP = re.compile(rb"  \+ Exception Group $")
@@ -169,7 +192,7 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
             b"Broken pipe", b"ncclRemoteError", b"remote process exit", b"connectFullMesh failed",
             b"communicator was aborted", b"failed to connect to", b"oneway delay",
             b"Socket closed", b"onnection was likely closed",
-            b"received errors while waiting for send/recv",
+            b"received errors while waiting for send/recv", b"there are other ranks that didn't",
         ),
     ),
     ("gpu_memory", (b"CUDA out of memory", b"CUDA error: out of memory", b"HIP out of memory")),
@@ -191,8 +214,15 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
 """What an exception's text may say, by words of it; the first counts."""
 _LAUNCHERS_OWN = (
     "ChildFailedError", "SignalException", "RendezvousConnectionError", "ProcessRaisedException",
+    "ProcessExitedException",
 )  # fmt: skip
 """Exceptions of launchers: they only report."""
+_REPORTS = (
+    b"See root cause above", b"See stack trace", b"exception in a background process",
+    b"Executor failed.",
+)  # fmt: skip
+"""Words of exceptions that only say so of another process: vLLM's."""
+_DIED = ("ActorDiedError", "RayActorError")
 _ENDS = (
     (b"Out Of Memory", "out of memory"),
     (b"oom", "out of memory"),
@@ -208,6 +238,19 @@ _RAY_ENDS: dict[str, list[str]] = {
 }
 """How a worker of Ray ended, by what Ray calls it: of the first it does not know how."""
 _CODE = re.compile(rb"(?:[Ee]xited with )?exit code (\d{1,3})")
+_JAX = re.compile(rb"/job:\w{1,60}/replica:\d{1,5}/task:(\d{1,7}) heartbeat timeout")
+"""JAX's and TensorFlow's coordinator, and all that it tells."""
+_JOB_KILLED = re.compile(
+    rb"^(?:=>> PBS: job killed: (walltime|mem|vmem|pmem)\b|TERM_([A-Z]{3,12}): job killed)"
+)
+"""PBS and LSF, in the job's own output."""
+_JOB_ENDS = {
+    b"walltime": "time limit", b"mem": "out of memory", b"vmem": "out of memory",
+    b"pmem": "out of memory", b"RUNLIMIT": "time limit", b"DEADLINE": "deadline",
+    b"MEMLIMIT": "out of memory", b"OWNER": "cancelled", b"PREEMPT": "preempted",
+}  # fmt: skip
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)(?: \|)? ")
+"""What kubectl, docker and clouds put before each line: no two lines of a traceback share it."""
 
 
 class _Event(NamedTuple):
@@ -258,8 +301,12 @@ class FailureReader:
         self._nccl: dict[bytes, tuple[int, int]] = {}
         """Events of exceptions of NCCL's by prefix, and how many lines more may say what it was."""
         self._nccl_age = 0
-        self._lost: set[tuple[str, ...]] = set()
-        """Who said already that it lost its store: heartbeats say so again and again."""
+        self._headed: bytes | None = None
+        """What stood before the head of a traceback in the line before."""
+        self._actor: tuple[int, int] | None = None
+        """The event of an actor of Ray that died, and how many lines more may say which."""
+        self._told: set[tuple[str, ...]] = set()
+        """What is said again and again: that a store went away, or heartbeats."""
         self._spawned: list[str] = []
         """Whose traceback multiprocessing.spawn is about to print."""
         self._entry: _Entry | None = None
@@ -271,7 +318,8 @@ class FailureReader:
     @property
     def is_open(self) -> bool:
         """Whether something has begun that further lines belong to."""
-        return bool(self._open or self._nccl) or self._section is not None
+        is_told = self._actor is not None or self._section is not None
+        return is_told or bool(self._open or self._nccl)
 
     @property
     def count(self) -> int:
@@ -280,6 +328,10 @@ class FailureReader:
 
     def take(self, line: bytes, place: int) -> None:
         """Look at a line."""
+        if line[10:11] == b"T" and (stamp := _STAMP.match(line)):
+            line = line[stamp.end() :]
+        if self._actor is not None:
+            self._of_actor(line, *self._actor)
         if self._nccl:
             self._last_error(line)
             self._nccl_age += 1
@@ -313,6 +365,7 @@ class FailureReader:
             if len(self._open) < MAX_OPEN and len(prefix) <= MAX_PREFIX_BYTES:
                 is_chained = prefix in self._chained
                 self._open[prefix] = _Traceback(place, who, is_chained, is_told)
+                self._headed = prefix
             self._chained.discard(prefix)
         elif b"Root Cause (first" in line or line.strip() == b"Failures:":
             self._end_entry()
@@ -358,10 +411,18 @@ class FailureReader:
             (at, rank), self._mpi = self._mpi, None
             fields = [f"rank={rank}", *_ended(code[1]), "is_root=1"]
             self._add(at, "worker-failed", fields, is_said_after=True)
-        elif left := _DEEPSPEED.search(line):
-            local = _LOCAL_ARGUMENT.search(line)  # the rest of its command line is not looked at
-            fields = [f"local_rank={int(local[1])}"] if local else []
-            self._add(place, "worker-exit", ["agent=0", *fields, *_ended(left[1])])
+        elif left := _DEEPSPEED.match(line):
+            host = _host(left[1] or b"")
+            fields = [f"agent={''.join(host) or 0}", *host]
+            fields += ["local_rank=0"] if _IS_ALONE.search(line) else []
+            self._add(place, "worker-exit", [*fields, *_ended(left[2])])
+        elif died := _VLLM.search(line):
+            self._add(place, "worker-exit", ["agent=0", f"local_rank={int(died[1])}"])
+        elif silent := _JAX.search(line):
+            self._add_once(place, "task-ended", [f"task={int(silent[1])}", "says=no_heartbeat"])
+        elif killed := _JOB_KILLED.match(line):
+            if why := _JOB_ENDS.get(killed[1] or killed[2]):
+                self._add(place, "job-state", [f"why={why}"], is_said_after=True)
         elif left := _LIGHTNING.search(line):
             fields = ["agent=0", f"local_rank={int(left[1])}", *_ended(left[3])]
             self._add(place, "worker-exit", [*fields, f"pid={int(left[2])}"])
@@ -376,9 +437,7 @@ class FailureReader:
             # A port is no host: where the store is kept is all that is of use.
             told = [*_who(line[: lost.start()]), "says=peer_lost"]
             told += [f"lost_{host}" for host in _host(lost[1].removeprefix(b"::ffff:"))]
-            if tuple(told) not in self._lost and len(self._lost) < MAX_EVENTS:
-                self._lost.add(tuple(told))
-                self._add(place, "store-lost", told)
+            self._add_once(place, "store-lost", told)
         elif _TOLD_TO_END.search(line):
             told = ["why=terminated", *_of_pod(line)]
             self._add(place, "job-state", told, is_said_after=True)
@@ -389,7 +448,26 @@ class FailureReader:
         elif signal := _ALONE.get(line.strip().removesuffix(b" (core dumped)")):
             self._add(place, "task-ended", [f"signal={signal}"], is_said_after=True)
 
+    def _of_actor(self, line: bytes, at: int, left: int) -> None:
+        """Which actor died, and how, in the lines behind Ray's exception."""
+        fields = self._events[at].fields
+        self._actor = (at, left - 1) if left > 1 else None
+        if part := _ACTOR_PART.search(line):
+            fields += [f"pid={int(part[2])}"] if part[2].isdigit() else _host(part[2])
+        elif ended := _ACTOR_ENDED.search(line):
+            ends = _RAY_ENDS.get(ended[1].decode()) if ended[1] else None
+            # Whatever else Ray calls an end was meant.
+            fields += ["signal=SIGTERM"] if ends is None else ends
+            self._actor = None
+
     def _continue(self, line: bytes) -> None:
+        head, self._headed = self._headed, None
+        if head is not None and not line.startswith(head):
+            # A message that ends with the text of a traceback: only its first line has its words.
+            short = line[: max(line.find(b'  File "'), 0)]
+            words = head.removeprefix(short).strip()
+            if head.startswith(short) and b" " in words and not words.startswith(b"("):
+                self._open[short] = self._open.pop(head)
         lengths = sorted({len(p) for p in self._open}, reverse=True)
         prefix = next((line[:n] for n in lengths if line[:n] in self._open), None)
         if prefix is None:
@@ -404,6 +482,8 @@ class FailureReader:
             if traceback.lines_count > MAX_FRAMES:
                 self._torn += 1
                 del self._open[prefix]
+        elif _RAY_TASK.match(rest):
+            self._open[prefix] = _Traceback(traceback.place, _of_actor(rest))
         else:
             del self._open[prefix]
             kind = _TYPE.match(rest)
@@ -449,12 +529,18 @@ class FailureReader:
 
     def _exception(self, traceback: _Traceback, kind: str, text: bytes) -> None:
         name = kind.rsplit(".", 1)[-1]
-        if name in _LAUNCHERS_OWN:
+        is_launcher_s = traceback.last is not None and _LAUNCHER_FILE.search(traceback.last[0])
+        if name in _LAUNCHERS_OWN or is_launcher_s or any(words in text for words in _REPORTS):
+            if left := _LEFT.search(text):
+                # The launcher that printed it may itself be what another one began.
+                fields = [f"agent={name}", *([f"local_rank={int(left[1])}"] if left[1] else [])]
+                fields += [f"signal={left[2].decode()}" if left[2] else f"exit_code={int(left[3])}"]
+                self._add(traceback.place, "worker-exit", fields)
             return
-        if name == "ProcessExitedException" and (left := _SPAWNED_ENDED.search(text)):
-            ended = f"signal={left[2].decode()}" if left[2] else f"exit_code={int(left[3])}"
-            fields = ["agent=0", f"local_rank={int(left[1])}", ended]
-            self._add(traceback.place, "worker-exit", fields)
+        if name in _DIED:
+            if len(self._events) < MAX_EVENTS:
+                self._actor = len(self._events), _ACTOR_LINES
+            self._add(traceback.place, "task-ended", [], is_said_after=True)
             return
         who = traceback.who
         if not who and (own := _OWN_RANK.search(text)):
@@ -462,7 +548,7 @@ class FailureReader:
         fields = [*who, f"type={kind}"]
         says = next((what for what, words in _SAYS if any(w in text for w in words)), None)
         if name == "OutOfMemoryError":
-            says = "gpu_memory"
+            says = "host_memory" if kind.startswith("ray.") else "gpu_memory"
         elif name == "MemoryError":
             says = "host_memory"
         fields += [f"says={says}"] if says else []
@@ -512,10 +598,16 @@ class FailureReader:
             self._add(place, "task-ended", [*_host(cancelled[1] or b""), *ends], is_said_after=True)
             return
         why = (cancelled[4] or b"").strip().lower().decode() or "cancelled"
+        why = "preempted" if why == "preemption" else why
         told, at = [*_host(cancelled[2]), f"why={why}"], local_moment(cancelled[3])
         self._add(place, "job-cancelled", told, at, is_said_after=True)
 
     # --- the end --------------------------------------------------------------------------------
+
+    def _add_once(self, place: int, code: str, fields: list[str]) -> None:
+        if tuple(fields) not in self._told and len(self._told) < MAX_EVENTS:
+            self._told.add(tuple(fields))
+            self._add(place, code, fields)
 
     def _add(
         self,
@@ -602,7 +694,12 @@ def _who(prefix: bytes) -> list[str]:
         who.append(f"rank={int(part[1])}")
     if not who and (part := _TASK.match(prefix)):
         who.append(f"task={int(part[1])}")
-    return who + _of_pod(prefix)
+    return who + _of_pod(prefix) + _of_actor(prefix)
+
+
+def _of_actor(text: bytes) -> list[str]:
+    part = _ACTOR.search(text)
+    return [f"pid={int(part[1])}", *_host(part[2] or b"")] if part else []
 
 
 def _of_pod(prefix: bytes) -> list[str]:

@@ -23,8 +23,8 @@
 -- column: exception VARCHAR : Type of its first Python exception.
 -- column: says VARCHAR : What that is about: peer_lost, timeout, mismatch (of collectives: each
 --     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed,
---     link_failed, duplicate_gpu, nccl_shared_memory, address_in_use, no_gpu, or of CUDA or ROCm
---     what went wrong; null: something else.
+--     link_failed, duplicate_gpu, nccl_shared_memory, address_in_use, no_gpu, no_heartbeat, or of
+--     CUDA or ROCm what went wrong; null: something else.
 -- column: file VARCHAR : File of the program's own last frame.
 -- column: line INTEGER : Line in that file.
 -- column: function VARCHAR : Function.
@@ -163,7 +163,9 @@ WITH
             -- What the exception says, else what is said of the signal.
             coalesce(
                 first(says ORDER BY place) FILTER (WHERE exception IS NOT NULL),
-                any_value(says ORDER BY place) FILTER (WHERE signal IS NOT NULL)
+                any_value(says ORDER BY place) FILTER (
+                    WHERE signal IS NOT NULL OR says = 'no_heartbeat'
+                )
             ) AS says,
             first(file ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS file,
             first(line ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS line,
@@ -186,6 +188,7 @@ WITH
             launch,
             source_id,
             min_by(exception, place) AS exception,
+            min(place) AS place,
             arg_min_null(says, place) AS says,
             arg_min_null(file, place) AS file,
             arg_min_null(line, place) AS line,
@@ -206,7 +209,10 @@ WITH
     ),
     filled AS (
         SELECT
+            p.place AS end_place,
+            if(coalesce(p.rank, p.local_rank) IS NULL, NULL, n.place) AS nameless_place,
             p.* REPLACE (
+                least(n.place, p.place) AS place,
                 coalesce(p.exception, n.exception) AS exception,
                 if(p.exception IS NULL, coalesce(n.says, p.says), p.says) AS says,
                 if(p.exception IS NULL, n.file, p.file) AS file,
@@ -217,9 +223,8 @@ WITH
         LEFT JOIN nameless AS n
             ON n.launch = p.launch
             AND n.source_id = p.source_id
-            AND p.is_seen
-            AND p.exit_code = 1
             AND p.exception IS NULL
+            AND ((p.is_seen AND p.exit_code = 1) OR (p.signal IS NOT NULL AND p.says = n.says))
     ),
     cancelled AS (
         SELECT source_id, min(place) AS place
@@ -237,10 +242,20 @@ WITH
             source_id,
             place,
             time_ns,
+            code,
             named_fields(fields) AS said
         FROM log_event
         WHERE
-            code = 'job-state'
+            (
+                code = 'job-state'
+                -- Of a step that is cancelled for nothing else, another end is why.
+                OR (
+                    code = 'job-cancelled'
+                    AND list_has_any(
+                        fields, ['why=time limit', 'why=preempted', 'why=node failure']
+                    )
+                )
+            )
             -- A launcher that was told to end and whose log goes on was begun again.
             AND NOT EXISTS (
                 SELECT 1 FROM last_steps
@@ -256,7 +271,8 @@ WITH
             place,
             time_ns,
             said['why'] AS why,
-            said['host'] AS host,
+            -- The host of a step that is cancelled is the one that says so.
+            if(code = 'job-state', said['host'], NULL) AS host,
             said['task'] AS task
         FROM job_states
         -- What has not ended has no time, and is later than what has.
@@ -331,7 +347,7 @@ WITH
             f.is_root,
             f.memory_of,
             f.lost_host,
-            coalesce(last_steps.place > f.place, false) AS is_resumed,
+            coalesce(last_steps.place > f.end_place, false) AS is_resumed,
             NULL AS scheduler,
             f.source_id,
             f.place
@@ -347,6 +363,13 @@ WITH
                 OR f.exception IS NOT NULL
                 OR f.memory_of IS NOT NULL
                 OR coalesce(f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143), false)
+            )
+            -- Whose it is, its launcher or its watchdog says.
+            AND NOT EXISTS (
+                SELECT 1 FROM filled AS o
+                WHERE
+                    coalesce(f.rank, f.local_rank) IS NULL
+                    AND (o.source_id, o.nameless_place) = (f.source_id, f.place)
             )
             -- A container ends with its processes: where logs tell of these, they say more.
             AND (

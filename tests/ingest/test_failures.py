@@ -233,7 +233,38 @@ def test_tracebacks_printed_into_each_other_are_taken_apart_by_rank() -> None:
         (
             "[2023-05-10 10:22:34,300] [ERROR] [launch.py:434:sigkill_handler] ['/usr/bin/python', "
             "'-u', 't.py', '--local_rank=1', '--token=hunter2'] exits with return code = -9",
-            {"code": "worker-exit", "agent": "0", "local_rank": "1", "signal": "SIGKILL"},
+            # Of whichever failed the launcher prints the command that it began last.
+            {"code": "worker-exit", "agent": "0", "signal": "SIGKILL"},
+        ),
+        (
+            "node-2: [2023-06-01 08:00:00,300] [ERROR] [launch.py:321:sigkill_handler] ['python3', "
+            "'a.py', '--local_rank=0'] exits with return code = 1",
+            {"code": "worker-exit", "agent": "host=node-2", "host": "node-2", "local_rank": "0",
+             "exit_code": "1"},
+        ),
+        (
+            "ERROR 05-01 11:01:29 [multiproc_executor.py:99] Worker proc VllmWorker-2 died "
+            "unexpectedly, shutting down executor.",
+            {"code": "worker-exit", "agent": "0", "local_rank": "2"},
+        ),
+        (
+            "2026-01-05 10:00:00.1: E coordination_service.cc:1] /job:jax_worker/replica:0/task:5 "
+            "has been set to ERROR in coordination service: UNAVAILABLE: Task "
+            "/job:jax_worker/replica:0/task:5 heartbeat timeout. This indicates that it failed.",
+            {"code": "task-ended", "task": "5", "says": "no_heartbeat"},
+        ),
+        (
+            "=>> PBS: job killed: walltime 36017 exceeded limit 36000",
+            {"code": "job-state", "why": "time limit"},
+        ),
+        (
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+            {"code": "job-state", "why": "out of memory"},
+        ),
+        (
+            "slurmstepd: error: *** STEP 8.0 ON gpu-1 CANCELLED AT 2024-05-01T10:00:00 DUE TO "
+            "PREEMPTION ***",
+            {"code": "job-cancelled", "host": "gpu-1", "why": "preempted"},
         ),
         (
             "[rank: 1] Child process with PID 2231 terminated with code -11. Forcefully",
@@ -454,3 +485,135 @@ def test_a_store_that_went_away_is_told_once_a_rank_with_its_host() -> None:
     assert [(row["code"], row["rank"], row.get("lost_host")) for row in rows] == [
         ("store-lost", "4", "node-1"), ("store-lost", "1", "10.0.0.7"), ("store-lost", "2", None),
     ]  # fmt: skip
+
+
+def raised(*frames: str, kind: str, prefix: str = "") -> list[str]:
+    lines = ["Traceback (most recent call last):"]
+    for frame in frames:
+        lines += [f'  File "{frame}", line 12, in run', "    go()"]
+    return [prefix + line for line in (*lines, kind)]
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "ends"),
+    [
+        ("torch/distributed/launch.py", "died with <Signals.SIGKILL: 9>.", {"signal": "SIGKILL"}),
+        ("accelerate/commands/launch.py", "returned non-zero exit status 3.", {"exit_code": "3"}),
+        ("deepspeed/launcher/launch.py", "died with <Signals.SIGTERM: 15>.", {"signal": "SIGTERM"}),
+    ],
+)
+def test_a_launcher_s_exception_tells_how_its_process_ended_and_not_which(
+    where: str, text: str, ends: dict[str, str]
+) -> None:
+    kind = f"subprocess.CalledProcessError: Command '['python', '--local_rank=7', 'x']' {text}"
+    (row,) = told_of(*raised("/bin/accelerate", f"/venv/site-packages/{where}", kind=kind))
+    assert row == {"code": "worker-exit", "round": "0", "agent": "CalledProcessError", **ends}
+    # Of a program that calls another one, its own call failed.
+    (row,) = told_of(*raised("/job/train.py", "/usr/lib/python3.11/subprocess.py", kind=kind))
+    assert (row["code"], row["file"]) == ("python-exception", "train.py")
+
+
+def test_what_an_older_spawn_says_of_a_process_is_no_exception_of_its_own() -> None:
+    spawn = "/venv/site-packages/torch/multiprocessing/spawn.py"
+    kind = "Exception: process 3 terminated with signal SIGSEGV"
+    (row,) = told_of(*raised("main.py", spawn, kind=kind))
+    assert (row["code"], row["local_rank"], row["signal"]) == ("worker-exit", "3", "SIGSEGV")
+    assert not told_of(*raised("main.py", spawn, kind="Exception: "))
+
+
+def test_what_a_task_of_ray_raised_is_told_and_not_who_waited_for_it() -> None:
+    def ray(task: str) -> str:
+        return f"ray.exceptions.RayTaskError(KeyError): ray::{task}() (pid=%d, ip=10.0.0.%d, x=1)"
+
+    rows = told_of(
+        *raised("/job/main.py", "/venv/site-packages/ray/_private/worker.py",
+                kind=ray("Runner.run") % (11, 1)),
+        '  File "/job/runner.py", line 4, in fit', "    self.group.update()", ray("W.f") % (12, 2),
+        '  File "/job/worker.py", line 7, in update', "    return batch[key]", "KeyError: 'x'",
+    )  # fmt: skip
+    assert rows == [
+        {"code": "python-exception", "round": "0", "pid": "12", "host": "10.0.0.2",
+         "type": "KeyError", "file": "worker.py", "line": "7", "function": "update"}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        ("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
+         "Worker exit detail: x", {}),
+        ("Worker exit type: NODE_OUT_OF_MEMORY", {"why": "out of memory", "of": "host"}),
+        ("The actor is dead because it was killed by `ray.kill`.", {"signal": "SIGTERM"}),
+        ("Worker exit type: INTENDED_USER_EXIT", {"signal": "SIGTERM"}),
+    ],
+)  # fmt: skip
+def test_an_actor_of_ray_that_died_is_told_by_its_process(ended: str, told: dict[str, str]) -> None:
+    kind = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+    parts = ["\tclass_name: Actor", "\tpid: 77", "\tname: w", "\tip: 10.0.0.9", ended, "\tpid: 78"]
+    (row,) = told_of(*raised("/job/main.py", kind=kind), *parts)
+    assert (row["code"], row["pid"], row["host"]) == ("task-ended", "77", "10.0.0.9")
+    assert told.items() <= row.items()
+    assert ("signal" in row) is bool(told)
+
+
+def test_memory_of_a_node_of_ray_is_the_host_s() -> None:
+    (row,) = told_of(*raised("a.py", kind="ray.exceptions.OutOfMemoryError: Task was killed"))
+    assert row["says"] == "host_memory"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        ("(WorkerDict pid=31, ip=10.0.0.4) ", {"pid": "31", "host": "10.0.0.4"}),
+        ("(VllmWorker rank=1 pid=60) ", {"pid": "60"}),
+        ("(EngineCore pid=51) ERROR 08-27 22:16:31 [core.py:9] ", {"pid": "51"}),
+    ],
+)
+def test_the_process_before_the_line_is_whose_exception_it_is(
+    prefix: str, told: dict[str, str]
+) -> None:
+    (row,) = told_of(*raised("a.py", kind="KeyError: 1", prefix=prefix))
+    assert told.items() <= row.items()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Exception: WorkerProc initialization failed due to an exception in a background process. "
+        "See stack trace for root cause.",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "RuntimeError: Executor failed.",
+    ],
+)
+def test_an_exception_that_only_says_that_another_process_failed_is_none(text: str) -> None:
+    assert not told_of(*raised("core.py", kind=text))
+
+
+@pytest.mark.parametrize("outer", ["", "(WorkerDict pid=9) "])
+def test_a_message_that_ends_with_a_traceback_has_its_words_before_the_first_line_alone(
+    outer: str,
+) -> None:
+    head, *lines = raised("/job/serve.py", kind="ValueError: x", prefix=outer)
+    said = "[2025-02-21 22:59:28 TP0] Scheduler hit an exception: "
+    (row,) = told_of(outer + said + head.removeprefix(outer), *lines)
+    assert (row["type"], row["file"]) == ("ValueError", "serve.py")
+
+
+def test_a_frame_of_another_process_behind_the_head_of_a_rank_s_traceback_is_not_its() -> None:
+    head, *lines = raised("/job/train.py", kind="ValueError: x", prefix="[rank2]: ")
+    other = '  File "/venv/bin/torchrun", line 8, in <module>'
+    (row,) = told_of(head, other, *lines)
+    assert (row["rank"], row["file"]) == ("2", "train.py")
+
+
+def test_stamps_that_a_cloud_puts_before_each_line_part_no_traceback() -> None:
+    for zone in ("Z ", "+00:00 | "):
+        lines = raised("/job/data.py", kind="ValueError: x", prefix="[rank6]: ")
+        stamped = [f"2024-08-23T22:22:5{n}.8{n}{zone}{line}" for n, line in enumerate(lines)]
+        (row,) = told_of(*stamped)
+        assert (row["rank"], row["type"], row["file"]) == ("6", "ValueError", "data.py")
+
+
+def test_heartbeats_that_stay_away_are_told_once_a_task() -> None:
+    line = "Task /job:w/replica:0/task:{} heartbeat timeout."
+    assert [row["task"] for row in told_of(*map(line.format, (5, 5, 6, 5)))] == ["5", "6"]

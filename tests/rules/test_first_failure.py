@@ -382,3 +382,33 @@ def test_who_kept_the_store_that_the_others_lost_is_said_with_its_host() -> None
     assert "store" not in finding.summary
     (finding,) = found(failed(1, "peer_lost"))
     assert "the process that kept it (rank 0's, or its launcher) ended first" in finding.summary
+
+
+def test_what_one_log_tells_before_its_scheduler_ended_the_job_was_not_sent_by_it() -> None:
+    by = scheduled("time limit", source_id=0, place=30)
+    crashed = failed(None, task="5", host="gpu-2", signal="SIGSEGV") | {"place": 20}
+    (finding,) = found(crashed, by)
+    assert finding.summary.startswith("Task 5 on gpu-2 failed first")
+    (finding,) = found(crashed | {"place": 31}, by)
+    assert finding.summary.startswith("The job's scheduler says that its time limit was reached")
+
+
+def test_of_one_kill_for_memory_the_line_that_says_whose_it_was_is_told() -> None:
+    kill: Row = {"signal": "SIGKILL", "memory_of": "cgroup"}
+    (finding,) = found(
+        failed(None, **kill) | {"place": 4}, failed(None, **kill, task="3") | {"place": 5}
+    )
+    assert finding.summary.startswith("Task 3 failed first")
+
+
+def test_a_process_is_told_by_its_number_where_nothing_else_names_it() -> None:
+    (finding,) = found(failed(None, pid=77, host="10.0.0.9"))
+    assert finding.summary == "Process 77 on 10.0.0.9 failed first: it died, and how is not said."
+    assert finding.id.endswith("unnamed")
+
+
+def test_a_task_whose_heartbeats_stay_away_is_not_called_dead() -> None:
+    (finding,) = found(failed(None, task="5", says="no_heartbeat"))
+    assert "Task 5 failed first: it sent no heartbeat any more (dead, cut off, or" in (
+        finding.summary
+    )

@@ -20,10 +20,11 @@ Remedy
 When this is wrong
     A rank whose connection broke because of the network loses its peer first and says so like any
     victim: then nobody is named. Logs of some hosts may be missing, the failed one's among them.
-    Times of launchers have whole seconds. Of a job that its scheduler ended (time limit,
-    cancelled, preempted, a node that failed) no process is named that a signal ended, also where
-    that came before; which node failed is known only where the scheduler names it, or where the
-    job had one.
+    Times of launchers have whole seconds. DeepSpeed's launcher does not say which of its processes
+    failed. A task that sent no heartbeats may have stood still. Of a job that its scheduler ended
+    (time limit, cancelled, preempted, a node that failed) no process is named that a signal ended,
+    also where that came before, unless one log has both in that order; which node failed is known
+    only where the scheduler names it, or where the job had one.
 
 Source
     PyTorch, torch/distributed/elastic/multiprocessing/errors (the summary of failures); real logs
@@ -152,14 +153,17 @@ def _is_sent(row: Row, by: Row | None) -> bool:
         and not row["is_resumed"]
         and row["exception"] is None
         and row["memory_of"] is None
-        and not (_is_pod(row) and _is_before(row, by))
+        and not _is_before(row, by)
         # What a task exits with is up to how its program takes a termination.
         and (row["task"] or row["signal"] in _SENT or row["exit_code"] in _SENT_CODES)
     )
 
 
 def _is_before(row: Row, by: Row) -> bool:
-    return None not in (row["time_ns"], by["time_ns"]) and row["time_ns"] < by["time_ns"]
+    """By time of pods, by its line of what one log tells: launchers say when they saw an end."""
+    if _is_pod(row):
+        return None not in (row["time_ns"], by["time_ns"]) and row["time_ns"] < by["time_ns"]
+    return bool(row["source_id"] == by["source_id"] and row["place"] < by["place"])
 
 
 def _is_short_of_memory(row: Row, by: Row | None) -> bool:
@@ -228,7 +232,10 @@ def _confirm_scheduled(why: str, host: str | None) -> str:
         return f"dmesg -T | grep -i 'killed process'{on}; sacct's MaxRSS of each step"
     if why == _NODE_FAILURE:
         return f"sinfo -R, slurmctld's log and the console{on}, for that time"
-    return "sacct -X -o JobID,State,ExitCode,Start,End,Timelimit: what ended it and when"
+    return (
+        "sacct -X -o JobID,State,ExitCode,Start,End,Timelimit (qstat -xf, bhist -l): what ended it "
+        "and when"
+    )
 
 
 def _remedy_scheduled(why: str) -> str:
@@ -247,8 +254,10 @@ def _remedy_scheduled(why: str) -> str:
     return "save when the scheduler warns (sbatch --signal), and let the job go on by --requeue"
 
 
-def _place(row: Row) -> int:
-    return int(row["place"])
+def _place(row: Row) -> tuple[bool, int]:
+    """Of one kill for memory Slurm tells first that there was one, then whose."""
+    is_alone = row["memory_of"] and row["pid"] is None and _number(row) is None
+    return bool(is_alone), int(row["place"])
 
 
 def _nobody(facts: Facts, victims: Sequence[Row], by: Row | None, where: str) -> Finding:
@@ -462,7 +471,8 @@ def _count(name: str, rows: Sequence[Row], facts: Facts) -> Evidence:
 
 def _name(row: Row) -> str:
     on = f" on {safe(row['host'])}" if row["host"] else ""
-    return _number(row) or f"a process{on} that the log does not name"
+    unnamed = f"a process{on} that the log does not name"
+    return _number(row) or (unnamed if row["pid"] is None else f"process {row['pid']}{on}")
 
 
 def _number(row: Row) -> str | None:
@@ -494,6 +504,8 @@ def _how(row: Row) -> str:
         return f"its GPU met {safe(row['says'])}, which ended it ({safe(row['signal'])})"
     if row["signal"]:
         return f"ended by {safe(row['signal'])}, which its launcher did not send"
+    if row["says"] == "no_heartbeat":
+        return "it sent no heartbeat any more (dead, cut off, or standing still)"
     if row["exit_code"] is None:
         return "it died, and how is not said"
     return f"it ended with exit code {row['exit_code']}"

@@ -41,7 +41,7 @@ WORDS = (
     b"Worker exit detail: ", b" death signal, shutting down workers",
     b"-- Process ", b"HW Exception by GPU", b"Memory access fault by GPU",
     b" failed on SocketImpl(", b" died unexpectedly, shutting down executor",
-    b"=>> PBS: job killed: ", b"TERM_", b" heartbeat timeout",
+    b"=>> PBS: job killed: ", b"TERM_", b" heartbeat timeout", b"Unable to shutdown process ",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -65,7 +65,7 @@ _MPI_RANK = re.compile(rb"\[\d{1,7},(\d{1,7})\]<std(?:out|err)>")
 _TASK = re.compile(rb"\s*(\d{1,7}): ")
 _TRACEBACK = b"Traceback (most recent call last):"
 _FRAME = re.compile(rb'\s+File "([^"]{1,1000})", line (\d{1,9}), in ([\w<>.]{1,80})')
-_TYPE = re.compile(rb"([A-Za-z_][\w.]{1,120})(?::|$)")
+_TYPE = re.compile(rb"([A-Za-z_][\w.<>]{1,120})(?::|$)")
 _FILE = re.compile(r"[\w.-]{1,80}")
 _NOT_OWN = re.compile(rb"site-packages|dist-packages|/lib/python\d|<frozen|<string>|importlib")
 _EXIT = re.compile(
@@ -100,6 +100,8 @@ _RAY = re.compile(
 )
 _TOLD_TO_END = re.compile(rb"Received (?:Signals\.)?(15|SIGTERM|2|SIGINT|1|SIGHUP) death signal, ")
 """torchrun, when it is told to end: its workers are ended by it, whatever they say then."""
+_FORCED = re.compile(rb"Unable to shutdown process (\d{1,10}) via ")
+"""torchrun, of a process that did not end at its signal: it is killed."""
 _SPAWNED = re.compile(rb"-- Process (\d{1,5}) terminated with the following error:")
 _LAUNCHER_FILE = re.compile(
     rb"(?:torch/multiprocessing/spawn|(?:torch/distributed|accelerate/commands|deepspeed/launcher)"
@@ -307,6 +309,8 @@ class FailureReader:
         """The event of an actor of Ray that died, and how many lines more may say which."""
         self._told: set[tuple[str, ...]] = set()
         """What is said again and again: that a store went away, or heartbeats."""
+        self._forced: set[int] = set()
+        """Processes that their launcher had to kill."""
         self._spawned: list[str] = []
         """Whose traceback multiprocessing.spawn is about to print."""
         self._entry: _Entry | None = None
@@ -399,7 +403,10 @@ class FailureReader:
 
     def _launchers(self, line: bytes, place: int) -> None:
         """What mpirun, DeepSpeed's and Lightning's launchers and shells say of a process."""
-        if spawned := _SPAWNED.search(line):
+        if forced := _FORCED.search(line):
+            if len(self._forced) < MAX_EVENTS:
+                self._forced.add(int(forced[1]))
+        elif spawned := _SPAWNED.search(line):
             self._spawned = [f"local_rank={int(spawned[1])}"]
         elif left := _MPI_SIGNAL.search(line):
             fields = [f"rank={int(left[1])}", *_host(left[3]), *_ended(b"-" + left[4])]
@@ -589,6 +596,7 @@ class FailureReader:
         fields = [f"rank={int(rank[1])}", f"local_rank={int(rank[2])}"]
         fields += [*_host(entry.given.get("host", b"")), *_ended(code[1]), f"pid={int(code[2])}"]
         fields += ["is_root=1"] if entry.is_root else []
+        fields += ["is_forced=1"] if int(code[2]) in self._forced else []
         at = local_moment(entry.given.get("time", b""))
         self._add(entry.place, "worker-failed", fields, at, is_said_after=True)
 

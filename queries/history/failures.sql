@@ -33,6 +33,7 @@
 -- column: is_root BOOLEAN : Whether its launcher calls it the first failure.
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: lost_host VARCHAR : Host that kept the job's store, which it lost; null elsewhere.
+-- column: is_forced BOOLEAN : Whether its launcher killed it, since it did not end at its signal.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
 -- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
 --     cancelled, preempted, evicted, deadline, node failure, out of memory, or terminated where
@@ -113,6 +114,7 @@ WITH
             said['function'] AS function,
             said['is_root'] = '1' AS is_root,
             said['lost_host'] AS lost_host,
+            said['is_forced'] = '1' AS is_forced,
             if(
                 said['why'] = 'out of memory',
                 coalesce(said['of'], if(code = 'task-ended', 'cgroup', 'host')),
@@ -175,6 +177,7 @@ WITH
             bool_and(code = 'pod-ended') AS is_pod,
             bool_or(code = 'store-lost') AS has_lost_store,
             any_value(lost_host ORDER BY place) AS lost_host,
+            coalesce(bool_or(is_forced), false) AS is_forced,
             coalesce(any_value(memory_of), any_value(kernel_memory_of)) AS memory_of,
             min_by(source_id, place) AS source_id,
             min(place) AS place
@@ -328,7 +331,7 @@ WITH
                 WHEN f.exception IS NOT NULL THEN 'nothing'
                 -- Who had failed before would not have asked for it.
                 WHEN f.has_lost_store THEN 'peer_lost'
-                WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)
+                WHEN f.is_forced OR f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)
                     THEN 'terminated'
                 WHEN (f.signal = 'SIGABRT' OR f.exit_code = 134) AND f.says IS NULL
                     AND f.rank IN (SELECT rank FROM timed_out WHERE rank IS NOT NULL)
@@ -347,6 +350,7 @@ WITH
             f.is_root,
             f.memory_of,
             f.lost_host,
+            f.is_forced,
             coalesce(last_steps.place > f.end_place, false) AS is_resumed,
             NULL AS scheduler,
             f.source_id,
@@ -397,6 +401,7 @@ SELECT
     is_root,
     memory_of,
     lost_host,
+    is_forced,
     is_resumed,
     scheduler,
     source_id,
@@ -411,6 +416,7 @@ FROM (
         time_ns,
         'nothing' AS follows,
         false AS is_root,
+        false AS is_forced,
         false AS is_resumed,
         why AS scheduler,
         source_id,

@@ -617,3 +617,12 @@ def test_stamps_that_a_cloud_puts_before_each_line_part_no_traceback() -> None:
 def test_heartbeats_that_stay_away_are_told_once_a_task() -> None:
     line = "Task /job:w/replica:0/task:{} heartbeat timeout."
     assert [row["task"] for row in told_of(*map(line.format, (5, 5, 6, 5)))] == ["5", "6"]
+
+
+def test_what_a_launcher_had_to_kill_is_told_from_what_others_killed() -> None:
+    entry = "[{0}]:\n  rank      : {0} (local_rank: {0})\n  exitcode  : -9 (pid: {1})\n".format
+    rows = told_of(
+        "W1 1 api.py:1047] Unable to shutdown process 72 via 15, forcefully exiting via 9",
+        "Failures:", entry(2, 72), entry(3, 73), "====",
+    )  # fmt: skip
+    assert [(row["rank"], row.get("is_forced")) for row in rows] == [("2", "1"), ("3", None)]

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 BASE: Row = dict.fromkeys(
     ("rank", "local_rank", "task", "host", "pid", "time_ns", "exit_code", "signal", "exception",
      "says", "file", "line", "function", "memory_of", "lost_host", "scheduler")
-) | {"launch": 1, "is_root": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
+) | {"launch": 1, "is_root": False, "is_forced": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
 
 
 def failed(rank: int | None, follows: str = "nothing", **more: Any) -> Row:
@@ -412,3 +412,14 @@ def test_a_task_whose_heartbeats_stay_away_is_not_called_dead() -> None:
     assert "Task 5 failed first: it sent no heartbeat any more (dead, cut off, or" in (
         finding.summary
     )
+
+
+def test_one_that_alone_had_to_be_killed_by_its_launcher_is_a_candidate_and_not_accused() -> None:
+    waited = failed(1, "timeout", exception="RuntimeError", is_root=True)
+    forced = ended(2) | {"signal": "SIGKILL", "is_forced": True}
+    (finding,) = found(waited, ended(0), forced, ended(3))
+    assert (finding.scope.ranks, finding.candidates.ranks) == ((), (2,))
+    assert finding.summary.endswith("Rank 2 alone did not end at the launcher's signal.")
+    # Who waits for its GPU heeds no signal: of many nothing follows.
+    (finding,) = found(waited, forced, forced | {"rank": 0})
+    assert not finding.candidates.ranks

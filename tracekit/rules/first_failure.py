@@ -92,7 +92,7 @@ class FirstFailureThresholds(Thresholds):
     max_silent_ratio: float = threshold(
         0.49, "ranks that were terminated, or that no line tells of, over those that waited in "
         "vain: beyond it the launcher was quicker than their timeouts, and they may have waited "
-        "as well, or most of the output is missing"
+        "as well, or most of the output is missing; or ranks that had to be killed, over the others"
     )  # fmt: skip
     min_alike_count: int = threshold(
         2, "ranks that raise the same exception at the same line by themselves: what they share "
@@ -262,25 +262,14 @@ def _place(row: Row) -> tuple[bool, int]:
 
 def _nobody(facts: Facts, victims: Sequence[Row], by: Row | None, where: str) -> Finding:
     """What is told where all lost a peer, waited in vain or were terminated."""
-    silent = _silent(victims, facts.limits(FirstFailureThresholds))
-    unheard = [] if silent else _unheard(victims, facts.limits(FirstFailureThresholds))
+    ranks, told, why = _apart(victims, facts.limits(FirstFailureThresholds))
     # What all lost is not told by those who lost it.
     return facts.finding(
         Scope(),
-        _all_lost(victims, where)
-        + (f" {ranks_phrase(silent, ())} alone did not wait in vain." if silent else "")
-        + (f" No line tells of {_ranks(unheard)}." if unheard else "")
-        + (f" {_scheduler_says(by)}." if by is not None else ""),
+        _all_lost(victims, where) + told + (f" {_scheduler_says(by)}." if by is not None else ""),
         [_count("processes that failed because of another", victims, facts)],
         by=["log"],
-        candidates=Candidates(
-            ranks=tuple(silent or unheard),
-            why="terminated without having waited in vain, as all others had"
-            if silent
-            else "no line says how it ended, and all others lost a peer or waited in vain",
-        )
-        if silent or unheard
-        else None,
+        candidates=Candidates(ranks=tuple(ranks), why=why) if ranks else None,
         basis="no process of the logs failed on its own",
         least=Severity.MINOR,
         place="unknown",
@@ -288,6 +277,29 @@ def _nobody(facts: Facts, victims: Sequence[Row], by: Row | None, where: str) ->
         remedy=("find the process that ended first; restart without its host if it is gone",),
         next_capture=("the output of all ranks, and dmesg -T of all hosts",),
     )
+
+
+def _apart(victims: Sequence[Row], limits: FirstFailureThresholds) -> tuple[list[int], str, str]:
+    """Ranks that did not fare as the others did, the sentence that says so, and why it tells."""
+    if ranks := _silent(victims, limits):
+        return (
+            ranks,
+            f" {ranks_phrase(ranks, ())} alone did not wait in vain.",
+            "terminated without having waited in vain, as all others had",
+        )
+    if ranks := _forced(victims, limits):
+        return (
+            ranks,
+            f" {ranks_phrase(ranks, ())} alone did not end at the launcher's signal.",
+            "it did not end at its launcher's signal, as others did: it stood still, or was busy",
+        )
+    if ranks := _unheard(victims, limits):
+        return (
+            ranks,
+            f" No line tells of {_ranks(ranks)}.",
+            "no line says how it ended, and all others lost a peer or waited in vain",
+        )
+    return [], "", ""
 
 
 def _all_lost(victims: Sequence[Row], where: str) -> str:
@@ -436,6 +448,15 @@ def _silent(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]
     if len(ended) > limits.max_silent_ratio * len(waited):
         return []
     return sorted(int(r) for r in ended)
+
+
+def _forced(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
+    """Ranks that their launcher had to kill, while most ended at its first signal or before."""
+    forced = {r["rank"] for r in victims if r["is_forced"]}
+    others = {r["rank"] for r in victims} - forced
+    if None in forced or len(forced) > limits.max_silent_ratio * len(others):
+        return []
+    return sorted(int(r) for r in forced)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

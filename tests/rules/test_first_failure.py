@@ -14,7 +14,10 @@ Row = dict[str, Any]
 BASE: Row = dict.fromkeys(
     ("rank", "local_rank", "task", "host", "pid", "time_ns", "exit_code", "signal", "exception",
      "says", "file", "line", "function", "memory_of", "lost_host", "scheduler")
-) | {"launch": 1, "is_root": False, "is_forced": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
+) | {
+    "launch": 1, "is_root": False, "is_forced": False, "is_resumed": False, "source_id": 0,
+    "place": 1,
+}  # fmt: skip
 
 
 def failed(rank: int | None, follows: str = "nothing", **more: Any) -> Row:

@@ -36,7 +36,7 @@ _ALONE = {
 WORDS = (
     b"Traceback (most", b"(exitcode: ", b"Root Cause (first", b"Failures:", b"srun: error",
     b"slurmstepd: ", *_ALONE, b"Fatal Python error", _WATCHDOG, *_CHAINS,
-    b"mpirun noticed that", b"mpiexec noticed that", b"Process name: [[", b"Exit code: ",
+    b" noticed that process rank ", b"Process name: [[", b"Exit code: ",
     b"exits with return code = ", b"Child process with PID ", b": line ",
     b"Worker exit detail: ", b" death signal, shutting down workers",
     b"-- Process ", b"HW Exception by GPU", b"Memory access fault by GPU",
@@ -77,10 +77,11 @@ _ENTRY_HEAD = re.compile(rb"\[\d{1,7}\]:$")
 _ENTRY_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _ENTRY_RANK = re.compile(rb"(\d{1,9}) \(local_rank: (\d{1,5})\)")
 _ENTRY_CODE = re.compile(rb"(-?\d{1,5}) \(pid: (\d{1,10})\)")
-_MPI_SIGNAL = re.compile(
-    rb"noticed that process rank (\d{1,7}) with PID (\d{1,10}) on node ([\w.-]{1,200}) exited on "
-    rb"signal (\d{1,2})"
+_MPI_LEFT = re.compile(
+    rb"noticed that process rank (\d{1,7}) with PID (\d{1,10}) on node ([\w.-]{1,200}) exited on\b"
 )
+_MPI_SIGNAL = re.compile(rb"(?:exited on|^) ?signal (\d{1,2})\b")
+"""In the same line, or in the next where that is a long one."""
 _MPI_FIRST = re.compile(rb"Process name: \[\[\d{1,10},\d{1,10}\],(\d{1,7})\]")
 _MPI_CODE = re.compile(rb"\s*Exit code: +(\d{1,3})\s*$")
 _DEEPSPEED = re.compile(
@@ -161,7 +162,7 @@ _ROCM = re.compile(
 """How ROCm's runtime ends a process whose GPU hangs or was given a wrong address."""
 _OWN_RANK = re.compile(rb"communicator was aborted on rank (\d{1,7})\b|: \[Rank (\d{1,7})\] ")
 """Where PyTorch's exception says whose it is."""
-_NCCL_ERROR = b"NCCL error in"
+_NCCL_ERRORS = (b"NCCL error in", b"OPS function error: Hccl")
 _NCCL_LINES = 4
 """Lines behind PyTorch's exception for NCCL's kind of error and the last one that it met."""
 _NCCL_AGE_LINES = 1000
@@ -176,6 +177,7 @@ _NCCL_SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
             b"connect abort",
         ),
     ),
+    ("timeout", (b" times out",)),
     ("gpu_memory", (b"'out of memory'",)),
     ("duplicate_gpu", (b"Duplicate GPU detected",)),
     ("nccl_shared_memory", (b"shared memory segment",)),
@@ -209,9 +211,10 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
         ),
     ),
     ("shared_memory", (b"is killed by signal: Bus error", b"out of shared memory")),
-    ("loader_killed", (b"DataLoader worker (pid",)),
+    ("loader_killed", (b"is killed by signal: Killed",)),
+    ("loader_died", (b"DataLoader worker (pid",)),
     ("timeout", (b"imed out", b"imeout", b"failed to pass monitoredBarrier")),
-    ("mismatch", (b"mismatch between collectives on ranks",)),
+    ("mismatch", (b"mismatch between collectives on ranks", b"DDP expects same model across")),
 )  # fmt: skip
 """What an exception's text may say, by words of it; the first counts."""
 _LAUNCHERS_OWN = (
@@ -314,8 +317,8 @@ class FailureReader:
         self._spawned: list[str] = []
         """Whose traceback multiprocessing.spawn is about to print."""
         self._entry: _Entry | None = None
-        self._mpi: tuple[int, int] | None = None
-        """Place and rank of the process that mpirun is about to say the exit code of."""
+        self._mpi: tuple[int, list[str]] | None = None
+        """Place and fields of the process of which mpirun is about to say how it ended."""
         self._section: bool | None = None
         """In torchrun's summary: whether in the part of the first failure."""
 
@@ -408,16 +411,16 @@ class FailureReader:
                 self._forced.add(int(forced[1]))
         elif spawned := _SPAWNED.search(line):
             self._spawned = [f"local_rank={int(spawned[1])}"]
-        elif left := _MPI_SIGNAL.search(line):
-            fields = [f"rank={int(left[1])}", *_host(left[3]), *_ended(b"-" + left[4])]
-            told = [*fields, f"pid={int(left[2])}", "is_root=1"]
-            self._add(place, "worker-failed", told, is_said_after=True)
+        elif left := _MPI_LEFT.search(line):
+            self._mpi = place, [f"rank={int(left[1])}", *_host(left[3]), f"pid={int(left[2])}"]
+            if signal := _MPI_SIGNAL.search(line):
+                self._of_mpi(b"-" + signal[1])
         elif first := _MPI_FIRST.search(line):
-            self._mpi = place, int(first[1])
+            self._mpi = place, [f"rank={int(first[1])}"]
         elif self._mpi is not None and (code := _MPI_CODE.match(line)):
-            (at, rank), self._mpi = self._mpi, None
-            fields = [f"rank={rank}", *_ended(code[1]), "is_root=1"]
-            self._add(at, "worker-failed", fields, is_said_after=True)
+            self._of_mpi(code[1])
+        elif self._mpi is not None and (signal := _MPI_SIGNAL.match(line)):
+            self._of_mpi(b"-" + signal[1])
         elif left := _DEEPSPEED.match(line):
             host = _host(left[1] or b"")
             fields = [f"agent={''.join(host) or 0}", *host]
@@ -452,8 +455,15 @@ class FailureReader:
             self._add(
                 place, "task-ended", [*_how(left[2]), f"pid={int(left[1])}"], is_said_after=True
             )
-        elif signal := _ALONE.get(line.strip().removesuffix(b" (core dumped)")):
-            self._add(place, "task-ended", [f"signal={signal}"], is_said_after=True)
+        elif alone := _ALONE.get(line.strip().removesuffix(b" (core dumped)")):
+            self._add(place, "task-ended", [f"signal={alone}"], is_said_after=True)
+
+    def _of_mpi(self, code: bytes) -> None:
+        """How the process ended that mpirun has named."""
+        if self._mpi is not None:
+            (place, fields), self._mpi = self._mpi, None
+            told = [*fields, *_ended(code), "is_root=1"]
+            self._add(place, "worker-failed", told, is_said_after=True)
 
     def _of_actor(self, line: bytes, at: int, left: int) -> None:
         """Which actor died, and how, in the lines behind Ray's exception."""
@@ -506,7 +516,7 @@ class FailureReader:
         at = self._caught.pop(prefix, None)
         if len(self._events) == count:
             return
-        if _NCCL_ERROR in text and len(self._nccl) < MAX_OPEN:
+        if any(e in text for e in _NCCL_ERRORS) and len(self._nccl) < MAX_OPEN:
             self._nccl[prefix] = count if at is None else at, _NCCL_LINES
             self._nccl_age = 0
         if at is not None:

@@ -23,7 +23,7 @@
 -- column: exception VARCHAR : Type of its first Python exception.
 -- column: says VARCHAR : What that is about: peer_lost, timeout, mismatch (of collectives: each
 --     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed,
---     link_failed, duplicate_gpu, nccl_shared_memory, address_in_use, no_gpu, no_heartbeat, or of
+--     loader_died, link_failed, duplicate_gpu, nccl_shared_memory, address_in_use, no_gpu, no_heartbeat, or of
 --     CUDA or ROCm what went wrong; null: something else.
 -- column: file VARCHAR : File of the program's own last frame.
 -- column: line INTEGER : Line in that file.

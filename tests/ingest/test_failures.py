@@ -338,6 +338,19 @@ def test_a_traceback_without_its_end_is_counted_and_a_long_one_ends() -> None:
     assert nccl_logs.read(endless).counts["torn_traceback"] == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("(pid 7) is killed by signal: Killed. ", "loader_killed"),
+        ("(pid 7) is killed by signal: Aborted. ", "loader_died"),
+        ("(pid(s) 7, 8) exited unexpectedly", "loader_died"),
+    ],
+)
+def test_how_a_worker_of_a_loader_ended_is_told(text: str, says: str) -> None:
+    (event,) = told_of(*raised("a.py", kind=f"RuntimeError: DataLoader worker {text}"))
+    assert event["says"] == says
+
+
 def test_a_loader_that_lacks_shared_memory_says_so() -> None:
     head = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "a.py", line 3, in f\n'
     bus = "[rank1]: RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is "
@@ -626,3 +639,33 @@ def test_what_a_launcher_had_to_kill_is_told_from_what_others_killed() -> None:
         "Failures:", entry(2, 72), entry(3, 73), "====",
     )  # fmt: skip
     assert [(row["rank"], row.get("is_forced")) for row in rows] == [("2", "1"), ("3", None)]
+
+
+@pytest.mark.parametrize("by", ["mpirun", "mpiexec", "prterun"])
+def test_what_mpirun_says_of_the_first_may_go_on_in_the_next_line(by: str) -> None:
+    head = f"{by} noticed that process rank 7 with PID 12 on node gpu-9 exited on"
+    (row,) = told_of(head + " ", "signal 6 (Aborted).", "signal 9 (Killed)")
+    assert (row["rank"], row["host"], row["signal"]) == ("7", "gpu-9", "SIGABRT")
+    assert told_of(head + " signal 6 (Aborted).") == [row]
+
+
+def test_what_hccl_says_behind_the_exception_is_what_it_was() -> None:
+    kind = "RuntimeError: OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6"
+    lines = raised("/job/train.py", kind=kind, prefix="[rank1]: ")
+    late = "[rank1]: EI0006: 2025-04-08 Getting socket times out. Reason: Remote Rank is stuck"
+    (row,) = told_of(*lines, "[rank1]: [ERROR] OPS call acl api failed.", late)
+    assert row["says"] == "timeout"
+    (row,) = told_of(*lines)
+    assert "says" not in row
+
+
+def test_a_watchdog_of_hccl_that_times_out_waited_for_another() -> None:
+    line = "[rank1]:[E324 a.ts:574] [Rank 1] Watchdog caught collective operation timeout: WorkHCCL"
+    (row,) = told_of(f"{line}(SeqNum=196, OpType=ALLREDUCE, Timeout(ms)=3600000) ran for 3600185 "
+                     "milliseconds before timing out.")  # fmt: skip
+    assert (row["code"], row["world_rank"], row["sequence"]) == ("watchdog-timeout", "1", "196")
+
+
+def test_a_model_that_differs_among_ranks_is_raised_by_members_and_names_none() -> None:
+    kind = "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 9 params"
+    assert [row["says"] for row in told_of(*raised("a.py", kind=kind))] == ["mismatch"]

@@ -63,6 +63,8 @@ def test_the_rank_that_raised_is_named_and_those_that_followed_are_not() -> None
          "torch.OutOfMemoryError in a.py, line 3; GPU memory ran out", "model"),
         (failed(1, exception="RuntimeError", says="loader_killed"),
          "a worker of its data loader was killed", "platform"),
+        (failed(1, exception="RuntimeError", says="loader_died"),
+         "a worker of its data loader died", "model"),
         (failed(1, exception="RuntimeError", says="uncorrectable ECC error"),
          "RuntimeError; uncorrectable ECC error", "hardware"),
         (failed(1, exception="RuntimeError", says="shared_memory"), "out of shared memory (/dev",
@@ -426,3 +428,16 @@ def test_one_that_alone_had_to_be_killed_by_its_launcher_is_a_candidate_and_not_
     # Who waits for its GPU heeds no signal: of many nothing follows.
     (finding,) = found(waited, forced, forced | {"rank": 0})
     assert not finding.candidates.ranks
+
+
+def test_ranks_that_end_in_one_second_with_one_code_and_say_nothing_failed_alike() -> None:
+    own: Row = {"exit_code": 1, "time_ns": 5}
+    rows = [failed(r, **own, is_root=r == 2) for r in range(4)]
+    (finding,) = found(*rows)
+    assert finding.summary == "Ranks 0-3 failed alike: they ended with exit code 1."
+    (finding,) = found(
+        *rows[2:3], *(r | {"time_ns": 6} for r in rows[:2]), rows[3] | {"exit_code": 7}
+    )
+    assert finding.scope.ranks == (2,)
+    (finding,) = found(*(r | {"time_ns": None} for r in rows))
+    assert finding.scope.ranks == (2,)

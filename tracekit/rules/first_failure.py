@@ -65,6 +65,7 @@ _WORDS = {
     "host_memory": "host memory ran out",
     "disk_full": "no space was left on a device",
     "loader_killed": "a worker of its data loader was killed",
+    "loader_died": "a worker of its data loader died",
     "shared_memory": "a worker of its data loader ran out of shared memory (/dev/shm)",
     "link_failed": "NCCL's connection over InfiniBand or RoCE failed",
     "duplicate_gpu": "two ranks were given the same GPU",
@@ -360,7 +361,7 @@ def _finding(
     if alike and set(alike).issuperset(ranks):
         ranks, hosts = alike, []
         firsts = [r for r in rows if r["rank"] in alike and r["follows"] == _OWN]
-        summary = f"{sentence(_ranks(alike))} failed alike{where}: {_how(first)}."
+        summary = f"{sentence(_ranks(alike))} failed alike{where}: {_how(first, 'they')}."
     others = sorted({r["rank"] for r in victims if r["rank"] is not None})
     if others:
         summary += f" {sentence(_ranks(others))} only followed."
@@ -474,14 +475,17 @@ def _unheard(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int
 
 
 def _alike(first: Row, rows: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
-    """Ranks that raised the same at the same place by themselves, the first among them."""
-    at = ("exception", "file", "line", "function")
+    """Ranks that raised the same at the same place by themselves, the first among them; or that
+    ended in one second with one code, of which nothing else is known."""
+    is_silent = first["exception"] is None
+    at = ("exit_code", "time_ns") if is_silent else ("file", "line", "function")
+    at = ("exception", *at)
     ranks = {
         r["rank"]
         for r in rows
         if r["follows"] == _OWN and r["rank"] is not None and all(r[n] == first[n] for n in at)
     }
-    is_placed = None not in (first["exception"], first["file"], first["rank"])
+    is_placed = first["rank"] is not None and None not in (first[n] for n in at[1:3])
     return sorted(ranks) if is_placed and len(ranks) >= limits.min_alike_count else []
 
 
@@ -509,7 +513,7 @@ def _number(row: Row) -> str | None:
     return None
 
 
-def _how(row: Row) -> str:
+def _how(row: Row, who: str = "it") -> str:
     """``ValueError in train.py, line 6, faulty_loss``; ``killed (SIGKILL)``."""
     if row["memory_of"]:
         whose = "of its cgroup" if row["memory_of"] == "cgroup" else "of the host"
@@ -529,7 +533,7 @@ def _how(row: Row) -> str:
         return "it sent no heartbeat any more (dead, cut off, or standing still)"
     if row["exit_code"] is None:
         return "it died, and how is not said"
-    return f"it ended with exit code {row['exit_code']}"
+    return f"{who} ended with exit code {row['exit_code']}"
 
 
 def _owner(row: Row) -> Owner:
@@ -544,7 +548,8 @@ def _confirm(row: Row) -> str:
     host = f" on {safe(row['host'])}" if row["host"] else " on its host"
     if _is_pod(row):
         return f"kubectl describe {safe(row['task'])}; kubectl logs --previous {safe(row['task'])}"
-    if row["exception"] and not row["memory_of"] and row["says"] != "loader_killed":
+    is_in_loader = row["says"] in ("loader_killed", "loader_died")
+    if row["exception"] and not row["memory_of"] and not is_in_loader:
         return f"the lines from {row['place']} on in the log: what the exception says"
     return f"dmesg -T | grep -iE 'killed process|segfault|xid'{host}, for that time"
 
@@ -564,6 +569,8 @@ def _remedy(row: Row) -> str:
         return "a smaller microbatch, recomputation or sharding; expandable_segments if fragmented"
     if row["says"] == "loader_killed":
         return "look for what killed it: mostly the host's memory, or a small /dev/shm"
+    if row["says"] == "loader_died":
+        return "num_workers=0 shows what it raises; a crash is in a library that it loads"
     if row["says"] == "disk_full":
         return "make room where checkpoints and caches are written"
     if row["says"] == "address_in_use":

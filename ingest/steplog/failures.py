@@ -28,6 +28,14 @@ from tracekit.ingest.base import Severity, Sink, stated_host, write_columns
 _CHAINS = (b"During handling of the above exception", b"direct cause of the following exception")
 _WATCHDOG = b"atchdog thread terminated with exception: CUDA error"
 """PyTorch's thread that meets a CUDA error first: it aborts its process, without a traceback."""
+_IN_THREAD = b"Exception in thread "
+_ASIDE = (
+    _IN_THREAD, b"Exception ignored in", b"--- Logging error ---", b"Error in atexit._run_exit",
+    b"Task exception was never retrieved", b"Exception in callback ",
+)  # fmt: skip
+"""What Python prints before the traceback of an exception that ends no process."""
+_ASIDE_LINES = 3
+"""Lines from that to the traceback's first, at most."""
 _ALONE = {
     b"Killed": "SIGKILL", b"Segmentation fault": "SIGSEGV", b"Bus error": "SIGBUS",
     b"Aborted": "SIGABRT", b"Illegal instruction": "SIGILL",
@@ -35,7 +43,7 @@ _ALONE = {
 """All that a shell at a terminal says of the command that it ran, on a line of its own."""
 WORDS = (
     b"Traceback (most", b"(exitcode: ", b"Root Cause (first", b"Failures:", b"srun: error",
-    b"slurmstepd: ", *_ALONE, b"Fatal Python error", _WATCHDOG, *_CHAINS,
+    b"slurmstepd: ", *_ALONE, b"Fatal Python error", _WATCHDOG, *_CHAINS, *_ASIDE,
     b" noticed that process rank ", b"Process name: [[", b"Exit code: ",
     b"exits with return code = ", b"Child process with PID ", b": line ",
     b"Worker exit detail: ", b" death signal, shutting down workers",
@@ -275,6 +283,8 @@ class _Traceback:
     place: int
     who: list[str]
     is_chained: bool = False
+    """Whether it is of no account: raised behind another one, or where it ends nothing."""
+    is_in_thread: bool = False
     is_in_summary: bool = False
     own_frame: tuple[bytes, bytes, bytes] | None = None
     """The last that lies in no library."""
@@ -301,6 +311,8 @@ class FailureReader:
         self._torn = 0
         self._open: dict[bytes, _Traceback] = {}
         self._chained: set[bytes] = set()
+        self._aside: dict[bytes, tuple[int, bool]] = {}
+        """Where Python said by prefix that an exception ends nothing, and whether in a thread."""
         self._caught: dict[bytes, int] = {}
         """Events of exceptions that were raised in a worker, whose own traceback is to follow."""
         self._nccl: dict[bytes, tuple[int, int]] = {}
@@ -370,8 +382,15 @@ class FailureReader:
                 rank = _ENTRY_RANK.match(self._entry.given.get("rank", b""))
                 who = [f"rank={int(rank[1])}"] if rank else []
             if len(self._open) < MAX_OPEN and len(prefix) <= MAX_PREFIX_BYTES:
-                is_chained = prefix in self._chained
-                self._open[prefix] = _Traceback(place, who, is_chained, is_told)
+                said_at, is_thread_s = self._aside.pop(prefix, (-_ASIDE_LINES, False))
+                is_aside = place - said_at < _ASIDE_LINES
+                self._open[prefix] = _Traceback(
+                    place,
+                    who,
+                    prefix in self._chained or (is_aside and not is_thread_s),
+                    is_aside and is_thread_s,
+                    is_told,
+                )
                 self._headed = prefix
             self._chained.discard(prefix)
         elif b"Root Cause (first" in line or line.strip() == b"Failures:":
@@ -387,6 +406,9 @@ class FailureReader:
             self._slurm(place, slurm)
         elif event := oom_kill(line):
             self._add(place, *event)
+        elif aside := next((words for words in _ASIDE if words in line), None):
+            if len(self._aside) < MAX_OPEN:
+                self._aside[line[: line.find(aside)]] = place, aside == _IN_THREAD
         elif chain := next((c for c in _CHAINS if c in line), None):
             if len(self._chained) < MAX_OPEN:
                 prefix = line[: line.find(chain)]
@@ -569,6 +591,7 @@ class FailureReader:
         elif name == "MemoryError":
             says = "host_memory"
         fields += [f"says={says}"] if says else []
+        fields += ["in_thread=1"] if traceback.is_in_thread else []
         if cuda := _CUDA.search(text):
             fields.append(f"cuda={cuda[1].decode()}")
         frame = traceback.own_frame or traceback.last

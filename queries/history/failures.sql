@@ -115,6 +115,7 @@ WITH
             said['is_root'] = '1' AS is_root,
             said['lost_host'] AS lost_host,
             said['is_forced'] = '1' AS is_forced,
+            coalesce(said['in_thread'] = '1', false) AS is_in_thread,
             if(
                 said['why'] = 'out of memory',
                 coalesce(said['of'], if(code = 'task-ended', 'cgroup', 'host')),
@@ -178,6 +179,7 @@ WITH
             bool_or(code = 'store-lost') AS has_lost_store,
             any_value(lost_host ORDER BY place) AS lost_host,
             coalesce(bool_or(is_forced), false) AS is_forced,
+            bool_and(is_in_thread) AS is_in_thread,
             coalesce(any_value(memory_of), any_value(kernel_memory_of)) AS memory_of,
             min_by(source_id, place) AS source_id,
             min(place) AS place
@@ -367,6 +369,13 @@ WITH
                 OR f.exception IS NOT NULL
                 OR f.memory_of IS NOT NULL
                 OR coalesce(f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143), false)
+            )
+            -- Nor does an exception in a thread end a process: it may keep others waiting.
+            AND (
+                NOT f.is_in_thread
+                OR EXISTS (
+                    SELECT 1 FROM filled AS o WHERE o.launch = f.launch AND NOT o.is_in_thread
+                )
             )
             -- Whose it is, its launcher or its watchdog says.
             AND NOT EXISTS (

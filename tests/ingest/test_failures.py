@@ -669,3 +669,25 @@ def test_a_watchdog_of_hccl_that_times_out_waited_for_another() -> None:
 def test_a_model_that_differs_among_ranks_is_raised_by_members_and_names_none() -> None:
     kind = "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 9 params"
     assert [row["says"] for row in told_of(*raised("a.py", kind=kind))] == ["mismatch"]
+
+
+@pytest.mark.parametrize("tag", ["", "[rank1]: "])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Exception ignored in: <function Loader.__del__ at 0x7f1>", "--- Logging error ---",
+        "Error in atexit._run_exitfuncs:", "Task exception was never retrieved",
+    ],
+)  # fmt: skip
+def test_an_exception_that_ends_nothing_is_no_failure(said: str, tag: str) -> None:
+    lines = raised("a.py", kind="ValueError: x", prefix=tag)
+    assert not told_of(tag + said, *lines)
+    assert len(told_of(tag + said, *lines, *lines)) == 1  # the next one is an end
+    assert len(told_of(tag + said, "other", "other", *lines)) == 1
+    assert len(told_of("[rank2]: " + said, *lines)) == 1
+
+
+def test_an_exception_in_a_thread_says_so() -> None:
+    head = "Exception in thread Thread-4 (_pin_memory_loop):"
+    (row,) = told_of(head, *raised("a.py", kind="ValueError: x"))
+    assert row["in_thread"] == "1"

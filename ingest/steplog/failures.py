@@ -198,6 +198,14 @@ _NCCL_CUDA = re.compile(
 
 _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     (
+        "storage",
+        (
+            b"Stale file handle", b"Input/output error", b"Remote I/O error",
+            b"ransport endpoint is not connected", b"transport endpoint shutdown",
+            b"Connection timed out: '",
+        ),
+    ),
+    (
         "peer_lost",
         (
             b"onnection closed by peer", b"onnection reset by peer", b"onnection refused",
@@ -205,6 +213,7 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
             b"communicator was aborted", b"failed to connect to", b"oneway delay",
             b"Socket closed", b"onnection was likely closed",
             b"received errors while waiting for send/recv", b"there are other ranks that didn't",
+            b"RendezvousClosedError",
         ),
     ),
     ("gpu_memory", (b"CUDA out of memory", b"CUDA error: out of memory", b"HIP out of memory")),
@@ -225,6 +234,17 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     ("mismatch", (b"mismatch between collectives on ranks", b"DDP expects same model across")),
 )  # fmt: skip
 """What an exception's text may say, by words of it; the first counts."""
+_OTHERS = (
+    (
+        "service",
+        re.compile(
+            rb"/(?:urllib3|requests|httpx|httpcore|aiohttp|botocore|s3transfer|s3fs|gcsfs|azure"
+            rb"|google|grpc|redis|huggingface_hub|wandb|mlflow)/|/http/client\.py$|/ssl\.py$"
+        ),
+    ),
+    ("process_lost", re.compile(rb"/multiprocessing/\w{1,40}\.py$")),
+)
+"""Whom a connection was to that broke, or was waited for, by the file that raises it: no rank."""
 _LAUNCHERS_OWN = (
     "ChildFailedError", "SignalException", "RendezvousConnectionError", "ProcessRaisedException",
     "ProcessExitedException",
@@ -586,6 +606,9 @@ class FailureReader:
             who = [f"rank={int(own[1] or own[2])}"]
         fields = [*who, f"type={kind}"]
         says = next((what for what, words in _SAYS if any(w in text for w in words)), None)
+        if says in ("peer_lost", "timeout") and traceback.last is not None:
+            raised_in = traceback.last[0]
+            says = next((what for what, files in _OTHERS if files.search(raised_in)), says)
         if name == "OutOfMemoryError":
             says = "host_memory" if kind.startswith("ray.") else "gpu_memory"
         elif name == "MemoryError":

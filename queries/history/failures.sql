@@ -23,8 +23,9 @@
 -- column: exception VARCHAR : Type of its first Python exception.
 -- column: says VARCHAR : What that is about: peer_lost, timeout, mismatch (of collectives: each
 --     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed,
---     loader_died, link_failed, duplicate_gpu, nccl_shared_memory, address_in_use, no_gpu, no_heartbeat, or of
---     CUDA or ROCm what went wrong; null: something else.
+--     loader_died, process_lost, service, storage, link_failed, duplicate_gpu, address_in_use,
+--     nccl_shared_memory, no_gpu, no_heartbeat, or of CUDA or ROCm what went wrong; null:
+--     something else.
 -- column: file VARCHAR : File of the program's own last frame.
 -- column: line INTEGER : Line in that file.
 -- column: function VARCHAR : Function.

@@ -691,3 +691,29 @@ def test_an_exception_in_a_thread_says_so() -> None:
     head = "Exception in thread Thread-4 (_pin_memory_loop):"
     (row,) = told_of(head, *raised("a.py", kind="ValueError: x"))
     assert row["in_thread"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "says"),
+    [
+        ("site-packages/urllib3/connectionpool.py",
+         "urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out.", "service"),
+        ("site-packages/botocore/httpsession.py",
+         "botocore.exceptions.EndpointConnectionError: Connection refused", "service"),
+        ("site-packages/torch/distributed/distributed_c10d.py",
+         "RuntimeError: Connection refused", "peer_lost"),
+        ("lib/python3.11/multiprocessing/connection.py",
+         "ConnectionResetError: [Errno 104] Connection reset by peer", "process_lost"),
+        ("lib/python3.11/multiprocessing/connection.py", "KeyError: 1", None),
+        ("job/data.py", "OSError: [Errno 116] Stale file handle: '/data/a'", "storage"),
+        ("job/data.py", "TimeoutError: [Errno 110] Connection timed out: '/data/a'", "storage"),
+        ("job/data.py", "TimeoutError: [Errno 110] Connection timed out", "timeout"),
+        ("site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
+         "torch.distributed.elastic.rendezvous.api.RendezvousClosedError", "peer_lost"),
+    ],
+)  # fmt: skip
+def test_a_connection_that_broke_was_to_a_rank_only_where_ranks_are_connected(
+    where: str, text: str, says: str | None
+) -> None:
+    (row,) = told_of(*raised("/job/train.py", f"/venv/{where}", kind=text))
+    assert row.get("says") == says

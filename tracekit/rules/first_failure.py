@@ -66,6 +66,9 @@ _WORDS = {
     "disk_full": "no space was left on a device",
     "loader_killed": "a worker of its data loader was killed",
     "loader_died": "a worker of its data loader died",
+    "process_lost": "a process that it had begun went away",
+    "service": "a service that it called over the network did not answer",
+    "storage": "its file system failed",
     "shared_memory": "a worker of its data loader ran out of shared memory (/dev/shm)",
     "link_failed": "NCCL's connection over InfiniBand or RoCE failed",
     "duplicate_gpu": "two ranks were given the same GPU",
@@ -79,7 +82,8 @@ _OWNERS: dict[str, Owner] = {
     "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform",
     "shared_memory": "platform", "gpu_memory": "model", "link_failed": "network",
     "duplicate_gpu": "platform", "nccl_shared_memory": "platform", "a hang": "hardware",
-    "address_in_use": "platform", "no_gpu": "platform",
+    "address_in_use": "platform", "no_gpu": "platform", "service": "platform",
+    "storage": "platform",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
 }  # fmt: skip
 
@@ -571,6 +575,10 @@ def _remedy(row: Row) -> str:
         return "look for what killed it: mostly the host's memory, or a small /dev/shm"
     if row["says"] == "loader_died":
         return "num_workers=0 shows what it raises; a crash is in a library that it loads"
+    if row["says"] == "service":
+        return "do without it in the loop, or try again: caches, offline modes, a longer timeout"
+    if row["says"] == "storage":
+        return "dmesg of its host, and the file server or its network at that time"
     if row["says"] == "disk_full":
         return "make room where checkpoints and caches are written"
     if row["says"] == "address_in_use":

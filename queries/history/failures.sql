@@ -339,8 +339,10 @@ WITH
                 WHEN (f.signal = 'SIGABRT' OR f.exit_code = 134) AND f.says IS NULL
                     AND f.rank IN (SELECT rank FROM timed_out WHERE rank IS NOT NULL)
                     THEN 'timeout'
-                -- A task's rank is not said: its launcher saw it abort after the first timeout.
-                WHEN f.signal = 'SIGABRT' AND f.task IS NOT NULL AND f.rank IS NULL
+                -- Its rank is not said: it was seen to abort, or to die, after the first timeout.
+                WHEN f.rank IS NULL
+                    AND (f.signal = 'SIGABRT' OR (f.signal IS NULL AND f.exit_code IS NULL))
+                    AND f.says IS NULL
                     AND EXISTS (
                         SELECT 1 FROM timed_out
                         WHERE timed_out.source_id = f.source_id AND timed_out.place < f.place

@@ -117,6 +117,11 @@ _LAUNCHER_FILE = re.compile(
     rb"/launch)\.py$"
 )
 """What is raised there only says how another process ended."""
+_LAUNCHED = re.compile(
+    rb"CalledProcessError: Command '\[?'?[^ ,']{0,200}?"
+    rb"(?:torchrun|accelerate|deepspeed|python[\d.]{0,6})'?[ ,]"
+)
+"""So is what a program raises that began it as a command."""
 _LEFT = re.compile(
     rb"(?:process (\d{1,5}) terminated with (?:signal|exit code) |died with <Signals\."
     rb"|returned non-zero exit status )(?:(SIG[A-Z]{2,8})|(\d{1,3}))"
@@ -588,7 +593,8 @@ class FailureReader:
 
     def _exception(self, traceback: _Traceback, kind: str, text: bytes) -> None:
         name = kind.rsplit(".", 1)[-1]
-        is_launcher_s = traceback.last is not None and _LAUNCHER_FILE.search(traceback.last[0])
+        raised_in = traceback.last[0] if traceback.last is not None else b""
+        is_launcher_s = _LAUNCHER_FILE.search(raised_in) or _LAUNCHED.search(text)
         if name in _LAUNCHERS_OWN or is_launcher_s or any(words in text for words in _REPORTS):
             if left := _LEFT.search(text):
                 # The launcher that printed it may itself be what another one began.
@@ -606,8 +612,7 @@ class FailureReader:
             who = [f"rank={int(own[1] or own[2])}"]
         fields = [*who, f"type={kind}"]
         says = next((what for what, words in _SAYS if any(w in text for w in words)), None)
-        if says in ("peer_lost", "timeout") and traceback.last is not None:
-            raised_in = traceback.last[0]
+        if says in ("peer_lost", "timeout"):
             says = next((what for what, files in _OTHERS if files.search(raised_in)), says)
         if name == "OutOfMemoryError":
             says = "host_memory" if kind.startswith("ray.") else "gpu_memory"

@@ -521,9 +521,15 @@ def test_a_launcher_s_exception_tells_how_its_process_ended_and_not_which(
     kind = f"subprocess.CalledProcessError: Command '['python', '--local_rank=7', 'x']' {text}"
     (row,) = told_of(*raised("/bin/accelerate", f"/venv/site-packages/{where}", kind=kind))
     assert row == {"code": "worker-exit", "round": "0", "agent": "CalledProcessError", **ends}
-    # Of a program that calls another one, its own call failed.
-    (row,) = told_of(*raised("/job/train.py", "/usr/lib/python3.11/subprocess.py", kind=kind))
-    assert (row["code"], row["file"]) == ("python-exception", "train.py")
+    # Where it began any other command, its own call failed.
+    for command, code in (
+        ("'torchrun', '--nnodes', '1', 'a.py'", "worker-exit"),
+        ("'/venv/bin/python3.11', 'a.py'", "worker-exit"),
+        ("'ninja', '-v'", "python-exception"), ("'gsutil', 'python', 'x'", "python-exception"),
+    ):  # fmt: skip
+        kind = f"subprocess.CalledProcessError: Command '[{command}]' {text}"
+        (row,) = told_of(*raised("/job/cli.py", "/usr/lib/python3.11/subprocess.py", kind=kind))
+        assert row["code"] == code
 
 
 def test_what_an_older_spawn_says_of_a_process_is_no_exception_of_its_own() -> None:

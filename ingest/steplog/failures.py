@@ -50,6 +50,7 @@ WORDS = (
     b"-- Process ", b"HW Exception by GPU", b"Memory access fault by GPU",
     b" failed on SocketImpl(", b" died unexpectedly, shutting down executor",
     b"=>> PBS: job killed: ", b"TERM_", b" heartbeat timeout", b"Unable to shutdown process ",
+    b" crashed with exit code ", b"lobal rank ",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -276,6 +277,12 @@ _RAY_ENDS: dict[str, list[str]] = {
 }
 """How a worker of Ray ended, by what Ray calls it: of the first it does not know how."""
 _CODE = re.compile(rb"(?:[Ee]xited with )?exit code (\d{1,3})")
+_COMPOSER = re.compile(rb"\bRank (\d{1,7}) crashed with exit code (-?\d{1,3})\.")
+_COMPOSER_LEFT = re.compile(
+    rb"Global rank (\d{1,7}) \(PID (\d{1,10})\) exited with code (-?\d{1,3})\s*$"
+)
+_COMPOSER_OUTPUT = re.compile(rb"-{10}(Begin|End) global rank (\d{1,7}) ")
+"""Composer's launcher: who ended first, how each ended, and what each had printed."""
 _JAX = re.compile(rb"/job:\w{1,60}/replica:\d{1,5}/task:(\d{1,7}) heartbeat timeout")
 """JAX's and TensorFlow's coordinator, and all that it tells."""
 _JOB_KILLED = re.compile(
@@ -351,6 +358,10 @@ class FailureReader:
         """What is said again and again: that a store went away, or heartbeats."""
         self._forced: set[int] = set()
         """Processes that their launcher had to kill."""
+        self._crashed: set[int] = set()
+        """Ranks that Composer saw end before it ended the others."""
+        self._printed_by: list[str] = []
+        """Whose output Composer prints."""
         self._spawned: list[str] = []
         """Whose traceback multiprocessing.spawn is about to print."""
         self._entry: _Entry | None = None
@@ -400,7 +411,8 @@ class FailureReader:
             )
         if at >= 0:
             prefix = _OF_GROUP.sub(b"  | ", line[:at].removesuffix(_ORIGINAL))
-            who, is_told = _who(prefix) + self._spawned, self._entry is not None
+            who = (_who(prefix) or self._printed_by) + self._spawned
+            is_told = self._entry is not None
             self._spawned = []
             if self._entry is not None:
                 prefix = b"  "  # torchrun's, before each line of a worker's traceback
@@ -475,6 +487,19 @@ class FailureReader:
             self._add(place, "worker-exit", [*fields, *_ended(left[2])])
         elif died := _VLLM.search(line):
             self._add(place, "worker-exit", ["agent=0", f"local_rank={int(died[1])}"])
+        elif crashed := _COMPOSER.search(line):
+            self._crashed.add(int(crashed[1]))
+            told = [f"rank={int(crashed[1])}", *_ended(crashed[2]), "is_root=1"]
+            self._add(place, "worker-failed", told, is_said_after=True)
+        elif left := _COMPOSER_LEFT.match(line):
+            if int(left[3]):
+                told = [f"rank={int(left[1])}", *_ended(left[3]), f"pid={int(left[2])}"]
+                # Who does not end at its first signal is killed.
+                is_forced = int(left[3]) == -9 and int(left[1]) not in self._crashed
+                told += ["is_forced=1"] if is_forced else []
+                self._add(place, "worker-failed", told, is_said_after=True)
+        elif output := _COMPOSER_OUTPUT.match(line):
+            self._printed_by = [f"rank={int(output[2])}"] if output[1] == b"Begin" else []
         elif silent := _JAX.search(line):
             self._add_once(place, "task-ended", [f"task={int(silent[1])}", "says=no_heartbeat"])
         elif killed := _JOB_KILLED.match(line):

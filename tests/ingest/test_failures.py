@@ -723,3 +723,21 @@ def test_a_connection_that_broke_was_to_a_rank_only_where_ranks_are_connected(
 ) -> None:
     (row,) = told_of(*raised("/job/train.py", f"/venv/{where}", kind=text))
     assert row.get("says") == says
+
+
+def test_composer_s_launcher_tells_who_ended_first_and_what_each_had_printed() -> None:
+    rows = told_of(
+        "ERROR:composer.cli.launcher:Rank 1 crashed with exit code 1.",
+        "Global rank 0 (PID 40) exited with code -9", "Global rank 2 (PID 42) exited with code 0",
+        "Global rank 3 (PID 43) exited with code 1",
+        "Global rank 1 (PID 41) exited with code 1",
+        "----------Begin global rank 1 STDERR----------", *raised("/job/a.py", kind="KeyError: 1"),
+        "----------End global rank 1 STDERR----------", *raised("/job/b.py", kind="OSError: 1"),
+    )  # fmt: skip
+    told = [(r["code"], r.get("rank"), r.get("is_root"), r.get("is_forced")) for r in rows]
+    assert told == [
+        ("worker-failed", "1", "1", None), ("worker-failed", "0", None, "1"),
+        ("worker-failed", "3", None, None),
+        ("worker-failed", "1", None, None), ("python-exception", "1", None, None),
+        ("python-exception", None, None, None),
+    ]  # fmt: skip

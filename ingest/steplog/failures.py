@@ -50,7 +50,7 @@ WORDS = (
     b"-- Process ", b"HW Exception by GPU", b"Memory access fault by GPU",
     b" failed on SocketImpl(", b" died unexpectedly, shutting down executor",
     b"=>> PBS: job killed: ", b"TERM_", b" heartbeat timeout", b"Unable to shutdown process ",
-    b" crashed with exit code ", b"lobal rank ",
+    b" crashed with exit code ", b"Global rank ", b"-Begin global rank ", b"-End global rank ",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -694,6 +694,7 @@ class FailureReader:
         why = (cancelled[4] or b"").strip().lower().decode() or "cancelled"
         why = "preempted" if why == "preemption" else why
         told, at = [*_host(cancelled[2]), f"why={why}"], local_moment(cancelled[3])
+        told += ["of=job"] if b" JOB " in cancelled[0] else []
         self._add(place, "job-cancelled", told, at, is_said_after=True)
 
     # --- the end --------------------------------------------------------------------------------

@@ -254,11 +254,11 @@ WITH
         WHERE
             (
                 code = 'job-state'
-                -- Of a step that is cancelled for nothing else, another end is why.
+                -- Of a step, not the job, that is cancelled for nothing else, another end is why.
                 OR (
                     code = 'job-cancelled'
                     AND list_has_any(
-                        fields, ['why=time limit', 'why=preempted', 'why=node failure']
+                        fields, ['of=job', 'why=time limit', 'why=preempted', 'why=node failure']
                     )
                 )
             )

@@ -254,6 +254,10 @@ def test_tracebacks_printed_into_each_other_are_taken_apart_by_rank() -> None:
             {"code": "task-ended", "task": "5", "says": "no_heartbeat"},
         ),
         (
+            "slurmstepd: error: *** JOB 8 ON gpu-1 CANCELLED AT 2024-05-01T10:00:00 ***",
+            {"code": "job-cancelled", "host": "gpu-1", "why": "cancelled", "of": "job"},
+        ),
+        (
             "=>> PBS: job killed: walltime 36017 exceeded limit 36000",
             {"code": "job-state", "why": "time limit"},
         ),

@@ -489,7 +489,7 @@ def _alike(first: Row, rows: Sequence[Row], limits: FirstFailureThresholds) -> l
         for r in rows
         if r["follows"] == _OWN and r["rank"] is not None and all(r[n] == first[n] for n in at)
     }
-    is_placed = first["rank"] is not None and None not in (first[n] for n in at[1:3])
+    is_placed = all(first[n] is not None for n in ("rank", *at) if n != "exception")
     return sorted(ranks) if is_placed and len(ranks) >= limits.min_alike_count else []
 
 

@@ -24,6 +24,7 @@ def drifts(work: NDArray[np.float64], seed: int = 3) -> list[float]:
     lines = Lines(
         zeros, steps, zeros, steps, np.cumsum(dur).astype(np.int64), np.ones(COUNT, np.int64), dur,
         np.where(first, np.nan, dur), first, np.zeros(COUNT, bool),
+        np.zeros(COUNT, bool),
     )  # fmt: skip
     return [r["per_day_ratio"] for r in episodes(lines) if r["kind"] == "drift"]
 

@@ -534,6 +534,51 @@ def test_without_a_clock_what_is_stated_is_judged() -> None:
     assert (stall["kind"], stall["last_step"], stall["start_ns"]) == ("stall", 1001, None)
 
 
+def kinds(found: Sequence[Row]) -> list[str]:
+    return [r["kind"] for r in found]
+
+
+@pytest.mark.parametrize("total", [60, None])
+def test_a_count_that_begins_anew_once_its_last_step_is_reached_is_an_epoch(
+    total: int | None,
+) -> None:
+    """As ``for batch in tqdm(loader)`` in each epoch draws it, and loops that print ``[12/60]``."""
+
+    def loop(*ends: int) -> list[Row]:
+        steps = [(epoch, step) for epoch, end in enumerate(ends) for step in range(0, end, 2)]
+        return [row | {"epoch": None, "total_steps_count": total} for row in plain(*steps)]
+
+    steps, found = told(loop(60, 60, 60))
+    assert [s["step"] for s in steps] == list(range(0, 180, 2))
+    assert "restart" not in kinds(found)
+    # What is cut off before, and begins behind its first step, was restarted.
+    assert "restart" in kinds(told(loop(60, 40, 60))[1])
+    assert "restart" in kinds(told(loop(60) + [
+        row | {"place": row["place"] + 90, "time_ns": row["time_ns"] + 10**12}
+        for row in loop(60) if row["step"] > 20
+    ])[1])  # fmt: skip
+
+
+def test_a_bar_that_begins_anew_behind_its_end_is_an_epoch() -> None:
+    each = [bar(*range(0, 151, 2), place=1 + 80 * n) for n in range(3)]
+    steps, found = told([row for rows in each for row in rows])
+    assert steps[-1]["step"] == 450
+    assert {s["start_number"] for s in steps} == {1}
+    assert kinds(found) == []
+    early = told([*bar(*range(0, 131, 2)), *bar(*range(0, 151, 2), place=90)])
+    assert kinds(early[1]) == ["restart"]
+
+
+@pytest.mark.parametrize(("last", "is_told"), [(500, False), (499, True)])
+def test_what_begins_behind_the_job_s_end_is_another_job(last: int, is_told: bool) -> None:
+    first = [r | {"total_steps_count": 500} for r in lines([1.0] * last)]
+    again = [
+        r | {"total_steps_count": 500, "place": r["place"] + 500}
+        for r in lines([1.0] * 500, at=9000.0)
+    ]
+    assert kinds(told([*first, *again])[1]) == (["restart"] if is_told else [])
+
+
 def _three_days(is_sick: bool) -> list[Row]:
     """250,000 steps of about a second with a checkpoint's 4 s every 1,000, a line every 10 steps.
 

@@ -41,6 +41,7 @@ def test_a_recorded_fault_is_named_and_nothing_else(name: str, tmp_path: Path) -
     [
         ("torchrun-alike", (0, 1, 2, 3), (), "Ranks 0-3 failed alike: FloatingPointError"),
         ("torchrun-early", (), (2,), "No line tells of rank 2."),
+        ("torchrun-stopped", (), (2,), "Rank 2 alone did not wait in vain."),
     ],
 )
 def test_recorded_endings_of_all_ranks_and_of_one_that_says_nothing(

@@ -22,7 +22,7 @@ _GROUP = re.compile(
     rb"(?:PG GUID (?P<guid>[\w-]{1,40})(?:\((?P<name>[\w .:-]{1,60})\))? )?"
     rb"(?:PG (?P<pg>\w{1,40}) (?:\((?P<desc>[\w .:-]{1,60})\) )?)?Rank (?P<rank>\d{1,7})\]"
 )
-_WORK = re.compile(rb"WorkNCCL\((?P<body>[^()]{0,400}(?:\(ms\)[^()]{0,100})?)\)")
+_WORK = re.compile(rb"Work[NHX]CCL\((?P<body>[^()]{0,400}(?:\(ms\)[^()]{0,100})?)\)")
 _WORD = re.compile(rb"\b(SeqNum|OpType|NumelIn|NumelOut|Timeout\(ms\))=([\w-]{1,40})")
 _RAN = re.compile(rb"ran for (\d{1,12}) milliseconds")
 _PROGRESS = re.compile(rb"[Ll]ast (enqueued|started|completed)(?: NCCL)? work: (-?\d{1,20})")

@@ -28,6 +28,14 @@ from tracekit.ingest.base import Severity, Sink, stated_host, write_columns
 _CHAINS = (b"During handling of the above exception", b"direct cause of the following exception")
 _WATCHDOG = b"atchdog thread terminated with exception: CUDA error"
 """PyTorch's thread that meets a CUDA error first: it aborts its process, without a traceback."""
+_IN_THREAD = b"Exception in thread "
+_ASIDE = (
+    _IN_THREAD, b"Exception ignored in", b"--- Logging error ---", b"Error in atexit._run_exit",
+    b"Task exception was never retrieved", b"Exception in callback ",
+)  # fmt: skip
+"""What Python prints before the traceback of an exception that ends no process."""
+_ASIDE_LINES = 3
+"""Lines from that to the traceback's first, at most."""
 _ALONE = {
     b"Killed": "SIGKILL", b"Segmentation fault": "SIGSEGV", b"Bus error": "SIGBUS",
     b"Aborted": "SIGABRT", b"Illegal instruction": "SIGILL",
@@ -35,12 +43,14 @@ _ALONE = {
 """All that a shell at a terminal says of the command that it ran, on a line of its own."""
 WORDS = (
     b"Traceback (most", b"(exitcode: ", b"Root Cause (first", b"Failures:", b"srun: error",
-    b"slurmstepd: ", *_ALONE, b"Fatal Python error", _WATCHDOG, *_CHAINS,
-    b"mpirun noticed that", b"mpiexec noticed that", b"Process name: [[", b"Exit code: ",
+    b"slurmstepd: ", *_ALONE, b"Fatal Python error", _WATCHDOG, *_CHAINS, *_ASIDE,
+    b" noticed that process rank ", b"Process name: [[", b"Exit code: ",
     b"exits with return code = ", b"Child process with PID ", b": line ",
     b"Worker exit detail: ", b" death signal, shutting down workers",
     b"-- Process ", b"HW Exception by GPU", b"Memory access fault by GPU",
-    b" failed on SocketImpl(",
+    b" failed on SocketImpl(", b" died unexpectedly, shutting down executor",
+    b"=>> PBS: job killed: ", b"TERM_", b" heartbeat timeout", b"Unable to shutdown process ",
+    b" crashed with exit code ", b"Global rank ", b"-Begin global rank ", b"-End global rank ",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -64,7 +74,7 @@ _MPI_RANK = re.compile(rb"\[\d{1,7},(\d{1,7})\]<std(?:out|err)>")
 _TASK = re.compile(rb"\s*(\d{1,7}): ")
 _TRACEBACK = b"Traceback (most recent call last):"
 _FRAME = re.compile(rb'\s+File "([^"]{1,1000})", line (\d{1,9}), in ([\w<>.]{1,80})')
-_TYPE = re.compile(rb"([A-Za-z_][\w.]{1,120})(?::|$)")
+_TYPE = re.compile(rb"([A-Za-z_][\w.<>]{1,120})(?::|$)")
 _FILE = re.compile(r"[\w.-]{1,80}")
 _NOT_OWN = re.compile(rb"site-packages|dist-packages|/lib/python\d|<frozen|<string>|importlib")
 _EXIT = re.compile(
@@ -76,14 +86,20 @@ _ENTRY_HEAD = re.compile(rb"\[\d{1,7}\]:$")
 _ENTRY_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _ENTRY_RANK = re.compile(rb"(\d{1,9}) \(local_rank: (\d{1,5})\)")
 _ENTRY_CODE = re.compile(rb"(-?\d{1,5}) \(pid: (\d{1,10})\)")
-_MPI_SIGNAL = re.compile(
-    rb"noticed that process rank (\d{1,7}) with PID (\d{1,10}) on node ([\w.-]{1,200}) exited on "
-    rb"signal (\d{1,2})"
+_MPI_LEFT = re.compile(
+    rb"noticed that process rank (\d{1,7}) with PID (\d{1,10}) on node ([\w.-]{1,200}) exited on\b"
 )
+_MPI_SIGNAL = re.compile(rb"(?:exited on|^) ?signal (\d{1,2})\b")
+"""In the same line, or in the next where that is a long one."""
 _MPI_FIRST = re.compile(rb"Process name: \[\[\d{1,10},\d{1,10}\],(\d{1,7})\]")
 _MPI_CODE = re.compile(rb"\s*Exit code: +(\d{1,3})\s*$")
-_DEEPSPEED = re.compile(rb"exits with return code = (-?\d{1,5})\s*$")
-_LOCAL_ARGUMENT = re.compile(rb"--local_rank=(\d{1,5})\b")
+_DEEPSPEED = re.compile(
+    rb"(?:(?!\d+:)([\w.-]{1,200}): (?=\[))?.*exits with return code = (-?\d{1,5})\s*$"
+)
+_IS_ALONE = re.compile(rb"--local_rank=0\b")
+"""DeepSpeed's launcher prints the command of the process that it began last, whichever failed: of
+local rank 0 only where that is the one process of its host."""
+_VLLM = re.compile(rb"Worker proc \w{1,40}-(\d{1,5}) died unexpectedly")
 _LIGHTNING = re.compile(
     rb"\[rank: (\d{1,5})\] Child process with PID (\d{1,10}) terminated with code (-?\d{1,5})\."
 )
@@ -94,11 +110,35 @@ _RAY = re.compile(
 )
 _TOLD_TO_END = re.compile(rb"Received (?:Signals\.)?(15|SIGTERM|2|SIGINT|1|SIGHUP) death signal, ")
 """torchrun, when it is told to end: its workers are ended by it, whatever they say then."""
+_FORCED = re.compile(rb"Unable to shutdown process (\d{1,10}) via ")
+"""torchrun, of a process that did not end at its signal: it is killed."""
 _SPAWNED = re.compile(rb"-- Process (\d{1,5}) terminated with the following error:")
-_SPAWNED_ENDED = re.compile(
-    rb"process (\d{1,5}) terminated with (?:signal (SIG[A-Z]{2,8})|exit code (\d{1,3}))"
+_LAUNCHER_FILE = re.compile(
+    rb"(?:torch/multiprocessing/spawn|(?:torch/distributed|accelerate/commands|deepspeed/launcher)"
+    rb"/launch)\.py$"
 )
-"""PyTorch's multiprocessing.spawn: what ended one of its processes."""
+"""What is raised there only says how another process ended."""
+_LAUNCHED = re.compile(
+    rb"CalledProcessError: Command '\[?'?[^ ,']{0,200}?"
+    rb"(?:torchrun|accelerate|deepspeed|python[\d.]{0,6})'?[ ,]"
+)
+"""So is what a program raises that began it as a command."""
+_LEFT = re.compile(
+    rb"(?:process (\d{1,5}) terminated with (?:signal|exit code) |died with <Signals\."
+    rb"|returned non-zero exit status )(?:(SIG[A-Z]{2,8})|(\d{1,3}))"
+)
+"""How PyTorch's multiprocessing.spawn says that, and Python's subprocess of a command."""
+_RAY_TASK = re.compile(
+    rb"ray\.exceptions\.\w{1,40}(?:\(\w{1,80}\))?: .{0,120}?ray::.{0,300}?"
+    rb"\(pid=\d{1,10}"
+)
+"""What Ray raises where a task or an actor did: its own traceback follows, without a head."""
+_ACTOR = re.compile(rb"\((?:\w{1,60} )?(?:rank=\d{1,5} )?pid=(\d{1,10})(?:, ip=([\w.:-]{1,200}))?")
+"""Whose a line is by Ray, and by vLLM."""
+_ACTOR_PART = re.compile(rb"(?:^|\) )[\s>]*(pid|ip): ([\w.:-]{1,200})\s*$")
+_ACTOR_ENDED = re.compile(rb"Worker exit type: (\w{1,40})|ray\.kill|all references to the actor")
+_ACTOR_LINES = 20
+"""Lines behind Ray's word that an actor died for which, and how."""
 _CAUGHT = re.compile(rb": Caught \w{1,80} in \w{1,40} worker process \d")
 _ORIGINAL = b"Original "
 _OF_GROUP = re.compile(rb"  \+ Exception Group $")
@@ -136,7 +176,7 @@ _ROCM = re.compile(
 """How ROCm's runtime ends a process whose GPU hangs or was given a wrong address."""
 _OWN_RANK = re.compile(rb"communicator was aborted on rank (\d{1,7})\b|: \[Rank (\d{1,7})\] ")
 """Where PyTorch's exception says whose it is."""
-_NCCL_ERROR = b"NCCL error in"
+_NCCL_ERRORS = (b"NCCL error in", b"OPS function error: Hccl")
 _NCCL_LINES = 4
 """Lines behind PyTorch's exception for NCCL's kind of error and the last one that it met."""
 _NCCL_AGE_LINES = 1000
@@ -151,6 +191,7 @@ _NCCL_SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
             b"connect abort",
         ),
     ),
+    ("timeout", (b" times out",)),
     ("gpu_memory", (b"'out of memory'",)),
     ("duplicate_gpu", (b"Duplicate GPU detected",)),
     ("nccl_shared_memory", (b"shared memory segment",)),
@@ -163,13 +204,22 @@ _NCCL_CUDA = re.compile(
 
 _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     (
+        "storage",
+        (
+            b"Stale file handle", b"Input/output error", b"Remote I/O error",
+            b"ransport endpoint is not connected", b"transport endpoint shutdown",
+            b"Connection timed out: '",
+        ),
+    ),
+    (
         "peer_lost",
         (
             b"onnection closed by peer", b"onnection reset by peer", b"onnection refused",
             b"Broken pipe", b"ncclRemoteError", b"remote process exit", b"connectFullMesh failed",
             b"communicator was aborted", b"failed to connect to", b"oneway delay",
             b"Socket closed", b"onnection was likely closed",
-            b"received errors while waiting for send/recv",
+            b"received errors while waiting for send/recv", b"there are other ranks that didn't",
+            b"RendezvousClosedError",
         ),
     ),
     ("gpu_memory", (b"CUDA out of memory", b"CUDA error: out of memory", b"HIP out of memory")),
@@ -184,15 +234,34 @@ _SAYS: tuple[tuple[str, tuple[bytes, ...]], ...] = (
         ),
     ),
     ("shared_memory", (b"is killed by signal: Bus error", b"out of shared memory")),
-    ("loader_killed", (b"DataLoader worker (pid",)),
+    ("loader_killed", (b"is killed by signal: Killed",)),
+    ("loader_died", (b"DataLoader worker (pid",)),
     ("timeout", (b"imed out", b"imeout", b"failed to pass monitoredBarrier")),
-    ("mismatch", (b"mismatch between collectives on ranks",)),
+    ("mismatch", (b"mismatch between collectives on ranks", b"DDP expects same model across")),
 )  # fmt: skip
 """What an exception's text may say, by words of it; the first counts."""
+_OTHERS = (
+    (
+        "service",
+        re.compile(
+            rb"/(?:urllib3|requests|httpx|httpcore|aiohttp|botocore|s3transfer|s3fs|gcsfs|azure"
+            rb"|google|grpc|redis|huggingface_hub|wandb|mlflow)/|/http/client\.py$|/ssl\.py$"
+        ),
+    ),
+    ("process_lost", re.compile(rb"/multiprocessing/\w{1,40}\.py$")),
+)
+"""Whom a connection was to that broke, or was waited for, by the file that raises it: no rank."""
 _LAUNCHERS_OWN = (
     "ChildFailedError", "SignalException", "RendezvousConnectionError", "ProcessRaisedException",
+    "ProcessExitedException",
 )  # fmt: skip
 """Exceptions of launchers: they only report."""
+_REPORTS = (
+    b"See root cause above", b"See stack trace", b"exception in a background process",
+    b"Executor failed.",
+)  # fmt: skip
+"""Words of exceptions that only say so of another process: vLLM's."""
+_DIED = ("ActorDiedError", "RayActorError")
 _ENDS = (
     (b"Out Of Memory", "out of memory"),
     (b"oom", "out of memory"),
@@ -208,6 +277,25 @@ _RAY_ENDS: dict[str, list[str]] = {
 }
 """How a worker of Ray ended, by what Ray calls it: of the first it does not know how."""
 _CODE = re.compile(rb"(?:[Ee]xited with )?exit code (\d{1,3})")
+_COMPOSER = re.compile(rb"\bRank (\d{1,7}) crashed with exit code (-?\d{1,3})\.")
+_COMPOSER_LEFT = re.compile(
+    rb"Global rank (\d{1,7}) \(PID (\d{1,10})\) exited with code (-?\d{1,3})\s*$"
+)
+_COMPOSER_OUTPUT = re.compile(rb"-{10}(Begin|End) global rank (\d{1,7}) ")
+"""Composer's launcher: who ended first, how each ended, and what each had printed."""
+_JAX = re.compile(rb"/job:\w{1,60}/replica:\d{1,5}/task:(\d{1,7}) heartbeat timeout")
+"""JAX's and TensorFlow's coordinator, and all that it tells."""
+_JOB_KILLED = re.compile(
+    rb"^(?:=>> PBS: job killed: (walltime|mem|vmem|pmem)\b|TERM_([A-Z]{3,12}): job killed)"
+)
+"""PBS and LSF, in the job's own output."""
+_JOB_ENDS = {
+    b"walltime": "time limit", b"mem": "out of memory", b"vmem": "out of memory",
+    b"pmem": "out of memory", b"RUNLIMIT": "time limit", b"DEADLINE": "deadline",
+    b"MEMLIMIT": "out of memory", b"OWNER": "cancelled", b"PREEMPT": "preempted",
+}  # fmt: skip
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)(?: \|)? ")
+"""What kubectl, docker and clouds put before each line: no two lines of a traceback share it."""
 
 
 class _Event(NamedTuple):
@@ -227,6 +315,8 @@ class _Traceback:
     place: int
     who: list[str]
     is_chained: bool = False
+    """Whether it is of no account: raised behind another one, or where it ends nothing."""
+    is_in_thread: bool = False
     is_in_summary: bool = False
     own_frame: tuple[bytes, bytes, bytes] | None = None
     """The last that lies in no library."""
@@ -253,25 +343,38 @@ class FailureReader:
         self._torn = 0
         self._open: dict[bytes, _Traceback] = {}
         self._chained: set[bytes] = set()
+        self._aside: dict[bytes, tuple[int, bool]] = {}
+        """Where Python said by prefix that an exception ends nothing, and whether in a thread."""
         self._caught: dict[bytes, int] = {}
         """Events of exceptions that were raised in a worker, whose own traceback is to follow."""
         self._nccl: dict[bytes, tuple[int, int]] = {}
         """Events of exceptions of NCCL's by prefix, and how many lines more may say what it was."""
         self._nccl_age = 0
-        self._lost: set[tuple[str, ...]] = set()
-        """Who said already that it lost its store: heartbeats say so again and again."""
+        self._headed: bytes | None = None
+        """What stood before the head of a traceback in the line before."""
+        self._actor: tuple[int, int] | None = None
+        """The event of an actor of Ray that died, and how many lines more may say which."""
+        self._told: set[tuple[str, ...]] = set()
+        """What is said again and again: that a store went away, or heartbeats."""
+        self._forced: set[int] = set()
+        """Processes that their launcher had to kill."""
+        self._crashed: set[int] = set()
+        """Ranks that Composer saw end before it ended the others."""
+        self._printed_by: list[str] = []
+        """Whose output Composer prints."""
         self._spawned: list[str] = []
         """Whose traceback multiprocessing.spawn is about to print."""
         self._entry: _Entry | None = None
-        self._mpi: tuple[int, int] | None = None
-        """Place and rank of the process that mpirun is about to say the exit code of."""
+        self._mpi: tuple[int, list[str]] | None = None
+        """Place and fields of the process of which mpirun is about to say how it ended."""
         self._section: bool | None = None
         """In torchrun's summary: whether in the part of the first failure."""
 
     @property
     def is_open(self) -> bool:
         """Whether something has begun that further lines belong to."""
-        return bool(self._open or self._nccl) or self._section is not None
+        is_told = self._actor is not None or self._section is not None
+        return is_told or bool(self._open or self._nccl)
 
     @property
     def count(self) -> int:
@@ -280,6 +383,10 @@ class FailureReader:
 
     def take(self, line: bytes, place: int) -> None:
         """Look at a line."""
+        if line[10:11] == b"T" and (stamp := _STAMP.match(line)):
+            line = line[stamp.end() :]
+        if self._actor is not None:
+            self._of_actor(line, *self._actor)
         if self._nccl:
             self._last_error(line)
             self._nccl_age += 1
@@ -304,15 +411,24 @@ class FailureReader:
             )
         if at >= 0:
             prefix = _OF_GROUP.sub(b"  | ", line[:at].removesuffix(_ORIGINAL))
-            who, is_told = _who(prefix) + self._spawned, self._entry is not None
+            who = (_who(prefix) or self._printed_by) + self._spawned
+            is_told = self._entry is not None
             self._spawned = []
             if self._entry is not None:
                 prefix = b"  "  # torchrun's, before each line of a worker's traceback
                 rank = _ENTRY_RANK.match(self._entry.given.get("rank", b""))
                 who = [f"rank={int(rank[1])}"] if rank else []
             if len(self._open) < MAX_OPEN and len(prefix) <= MAX_PREFIX_BYTES:
-                is_chained = prefix in self._chained
-                self._open[prefix] = _Traceback(place, who, is_chained, is_told)
+                said_at, is_thread_s = self._aside.pop(prefix, (-_ASIDE_LINES, False))
+                is_aside = place - said_at < _ASIDE_LINES
+                self._open[prefix] = _Traceback(
+                    place,
+                    who,
+                    prefix in self._chained or (is_aside and not is_thread_s),
+                    is_aside and is_thread_s,
+                    is_told,
+                )
+                self._headed = prefix
             self._chained.discard(prefix)
         elif b"Root Cause (first" in line or line.strip() == b"Failures:":
             self._end_entry()
@@ -327,6 +443,9 @@ class FailureReader:
             self._slurm(place, slurm)
         elif event := oom_kill(line):
             self._add(place, *event)
+        elif aside := next((words for words in _ASIDE if words in line), None):
+            if len(self._aside) < MAX_OPEN:
+                self._aside[line[: line.find(aside)]] = place, aside == _IN_THREAD
         elif chain := next((c for c in _CHAINS if c in line), None):
             if len(self._chained) < MAX_OPEN:
                 prefix = line[: line.find(chain)]
@@ -346,22 +465,46 @@ class FailureReader:
 
     def _launchers(self, line: bytes, place: int) -> None:
         """What mpirun, DeepSpeed's and Lightning's launchers and shells say of a process."""
-        if spawned := _SPAWNED.search(line):
+        if forced := _FORCED.search(line):
+            if len(self._forced) < MAX_EVENTS:
+                self._forced.add(int(forced[1]))
+        elif spawned := _SPAWNED.search(line):
             self._spawned = [f"local_rank={int(spawned[1])}"]
-        elif left := _MPI_SIGNAL.search(line):
-            fields = [f"rank={int(left[1])}", *_host(left[3]), *_ended(b"-" + left[4])]
-            told = [*fields, f"pid={int(left[2])}", "is_root=1"]
-            self._add(place, "worker-failed", told, is_said_after=True)
+        elif left := _MPI_LEFT.search(line):
+            self._mpi = place, [f"rank={int(left[1])}", *_host(left[3]), f"pid={int(left[2])}"]
+            if signal := _MPI_SIGNAL.search(line):
+                self._of_mpi(b"-" + signal[1])
         elif first := _MPI_FIRST.search(line):
-            self._mpi = place, int(first[1])
+            self._mpi = place, [f"rank={int(first[1])}"]
         elif self._mpi is not None and (code := _MPI_CODE.match(line)):
-            (at, rank), self._mpi = self._mpi, None
-            fields = [f"rank={rank}", *_ended(code[1]), "is_root=1"]
-            self._add(at, "worker-failed", fields, is_said_after=True)
-        elif left := _DEEPSPEED.search(line):
-            local = _LOCAL_ARGUMENT.search(line)  # the rest of its command line is not looked at
-            fields = [f"local_rank={int(local[1])}"] if local else []
-            self._add(place, "worker-exit", ["agent=0", *fields, *_ended(left[1])])
+            self._of_mpi(code[1])
+        elif self._mpi is not None and (signal := _MPI_SIGNAL.match(line)):
+            self._of_mpi(b"-" + signal[1])
+        elif left := _DEEPSPEED.match(line):
+            host = _host(left[1] or b"")
+            fields = [f"agent={''.join(host) or 0}", *host]
+            fields += ["local_rank=0"] if _IS_ALONE.search(line) else []
+            self._add(place, "worker-exit", [*fields, *_ended(left[2])])
+        elif died := _VLLM.search(line):
+            self._add(place, "worker-exit", ["agent=0", f"local_rank={int(died[1])}"])
+        elif crashed := _COMPOSER.search(line):
+            self._crashed.add(int(crashed[1]))
+            told = [f"rank={int(crashed[1])}", *_ended(crashed[2]), "is_root=1"]
+            self._add(place, "worker-failed", told, is_said_after=True)
+        elif left := _COMPOSER_LEFT.match(line):
+            if int(left[3]):
+                told = [f"rank={int(left[1])}", *_ended(left[3]), f"pid={int(left[2])}"]
+                # Who does not end at its first signal is killed.
+                is_forced = int(left[3]) == -9 and int(left[1]) not in self._crashed
+                told += ["is_forced=1"] if is_forced else []
+                self._add(place, "worker-failed", told, is_said_after=True)
+        elif output := _COMPOSER_OUTPUT.match(line):
+            self._printed_by = [f"rank={int(output[2])}"] if output[1] == b"Begin" else []
+        elif silent := _JAX.search(line):
+            self._add_once(place, "task-ended", [f"task={int(silent[1])}", "says=no_heartbeat"])
+        elif killed := _JOB_KILLED.match(line):
+            if why := _JOB_ENDS.get(killed[1] or killed[2]):
+                self._add(place, "job-state", [f"why={why}"], is_said_after=True)
         elif left := _LIGHTNING.search(line):
             fields = ["agent=0", f"local_rank={int(left[1])}", *_ended(left[3])]
             self._add(place, "worker-exit", [*fields, f"pid={int(left[2])}"])
@@ -376,9 +519,7 @@ class FailureReader:
             # A port is no host: where the store is kept is all that is of use.
             told = [*_who(line[: lost.start()]), "says=peer_lost"]
             told += [f"lost_{host}" for host in _host(lost[1].removeprefix(b"::ffff:"))]
-            if tuple(told) not in self._lost and len(self._lost) < MAX_EVENTS:
-                self._lost.add(tuple(told))
-                self._add(place, "store-lost", told)
+            self._add_once(place, "store-lost", told)
         elif _TOLD_TO_END.search(line):
             told = ["why=terminated", *_of_pod(line)]
             self._add(place, "job-state", told, is_said_after=True)
@@ -386,10 +527,36 @@ class FailureReader:
             self._add(
                 place, "task-ended", [*_how(left[2]), f"pid={int(left[1])}"], is_said_after=True
             )
-        elif signal := _ALONE.get(line.strip().removesuffix(b" (core dumped)")):
-            self._add(place, "task-ended", [f"signal={signal}"], is_said_after=True)
+        elif alone := _ALONE.get(line.strip().removesuffix(b" (core dumped)")):
+            self._add(place, "task-ended", [f"signal={alone}"], is_said_after=True)
+
+    def _of_mpi(self, code: bytes) -> None:
+        """How the process ended that mpirun has named."""
+        if self._mpi is not None:
+            (place, fields), self._mpi = self._mpi, None
+            told = [*fields, *_ended(code), "is_root=1"]
+            self._add(place, "worker-failed", told, is_said_after=True)
+
+    def _of_actor(self, line: bytes, at: int, left: int) -> None:
+        """Which actor died, and how, in the lines behind Ray's exception."""
+        fields = self._events[at].fields
+        self._actor = (at, left - 1) if left > 1 else None
+        if part := _ACTOR_PART.search(line):
+            fields += [f"pid={int(part[2])}"] if part[2].isdigit() else _host(part[2])
+        elif ended := _ACTOR_ENDED.search(line):
+            ends = _RAY_ENDS.get(ended[1].decode()) if ended[1] else None
+            # Whatever else Ray calls an end was meant.
+            fields += ["signal=SIGTERM"] if ends is None else ends
+            self._actor = None
 
     def _continue(self, line: bytes) -> None:
+        head, self._headed = self._headed, None
+        if head is not None and not line.startswith(head):
+            # A message that ends with the text of a traceback: only its first line has its words.
+            short = line[: max(line.find(b'  File "'), 0)]
+            words = head.removeprefix(short).strip()
+            if head.startswith(short) and b" " in words and not words.startswith(b"("):
+                self._open[short] = self._open.pop(head)
         lengths = sorted({len(p) for p in self._open}, reverse=True)
         prefix = next((line[:n] for n in lengths if line[:n] in self._open), None)
         if prefix is None:
@@ -404,6 +571,8 @@ class FailureReader:
             if traceback.lines_count > MAX_FRAMES:
                 self._torn += 1
                 del self._open[prefix]
+        elif _RAY_TASK.match(rest):
+            self._open[prefix] = _Traceback(traceback.place, _of_actor(rest))
         else:
             del self._open[prefix]
             kind = _TYPE.match(rest)
@@ -419,7 +588,7 @@ class FailureReader:
         at = self._caught.pop(prefix, None)
         if len(self._events) == count:
             return
-        if _NCCL_ERROR in text and len(self._nccl) < MAX_OPEN:
+        if any(e in text for e in _NCCL_ERRORS) and len(self._nccl) < MAX_OPEN:
             self._nccl[prefix] = count if at is None else at, _NCCL_LINES
             self._nccl_age = 0
         if at is not None:
@@ -449,23 +618,33 @@ class FailureReader:
 
     def _exception(self, traceback: _Traceback, kind: str, text: bytes) -> None:
         name = kind.rsplit(".", 1)[-1]
-        if name in _LAUNCHERS_OWN:
+        raised_in = traceback.last[0] if traceback.last is not None else b""
+        is_launcher_s = _LAUNCHER_FILE.search(raised_in) or _LAUNCHED.search(text)
+        if name in _LAUNCHERS_OWN or is_launcher_s or any(words in text for words in _REPORTS):
+            if left := _LEFT.search(text):
+                # The launcher that printed it may itself be what another one began.
+                fields = [f"agent={name}", *([f"local_rank={int(left[1])}"] if left[1] else [])]
+                fields += [f"signal={left[2].decode()}" if left[2] else f"exit_code={int(left[3])}"]
+                self._add(traceback.place, "worker-exit", fields)
             return
-        if name == "ProcessExitedException" and (left := _SPAWNED_ENDED.search(text)):
-            ended = f"signal={left[2].decode()}" if left[2] else f"exit_code={int(left[3])}"
-            fields = ["agent=0", f"local_rank={int(left[1])}", ended]
-            self._add(traceback.place, "worker-exit", fields)
+        if name in _DIED:
+            if len(self._events) < MAX_EVENTS:
+                self._actor = len(self._events), _ACTOR_LINES
+            self._add(traceback.place, "task-ended", [], is_said_after=True)
             return
         who = traceback.who
         if not who and (own := _OWN_RANK.search(text)):
             who = [f"rank={int(own[1] or own[2])}"]
         fields = [*who, f"type={kind}"]
         says = next((what for what, words in _SAYS if any(w in text for w in words)), None)
+        if says in ("peer_lost", "timeout"):
+            says = next((what for what, files in _OTHERS if files.search(raised_in)), says)
         if name == "OutOfMemoryError":
-            says = "gpu_memory"
+            says = "host_memory" if kind.startswith("ray.") else "gpu_memory"
         elif name == "MemoryError":
             says = "host_memory"
         fields += [f"says={says}"] if says else []
+        fields += ["in_thread=1"] if traceback.is_in_thread else []
         if cuda := _CUDA.search(text):
             fields.append(f"cuda={cuda[1].decode()}")
         frame = traceback.own_frame or traceback.last
@@ -503,6 +682,7 @@ class FailureReader:
         fields = [f"rank={int(rank[1])}", f"local_rank={int(rank[2])}"]
         fields += [*_host(entry.given.get("host", b"")), *_ended(code[1]), f"pid={int(code[2])}"]
         fields += ["is_root=1"] if entry.is_root else []
+        fields += ["is_forced=1"] if int(code[2]) in self._forced else []
         at = local_moment(entry.given.get("time", b""))
         self._add(entry.place, "worker-failed", fields, at, is_said_after=True)
 
@@ -512,10 +692,17 @@ class FailureReader:
             self._add(place, "task-ended", [*_host(cancelled[1] or b""), *ends], is_said_after=True)
             return
         why = (cancelled[4] or b"").strip().lower().decode() or "cancelled"
+        why = "preempted" if why == "preemption" else why
         told, at = [*_host(cancelled[2]), f"why={why}"], local_moment(cancelled[3])
+        told += ["of=job"] if b" JOB " in cancelled[0] else []
         self._add(place, "job-cancelled", told, at, is_said_after=True)
 
     # --- the end --------------------------------------------------------------------------------
+
+    def _add_once(self, place: int, code: str, fields: list[str]) -> None:
+        if tuple(fields) not in self._told and len(self._told) < MAX_EVENTS:
+            self._told.add(tuple(fields))
+            self._add(place, code, fields)
 
     def _add(
         self,
@@ -602,7 +789,12 @@ def _who(prefix: bytes) -> list[str]:
         who.append(f"rank={int(part[1])}")
     if not who and (part := _TASK.match(prefix)):
         who.append(f"task={int(part[1])}")
-    return who + _of_pod(prefix)
+    return who + _of_pod(prefix) + _of_actor(prefix)
+
+
+def _of_actor(text: bytes) -> list[str]:
+    part = _ACTOR.search(text)
+    return [f"pid={int(part[1])}", *_host(part[2] or b"")] if part else []
 
 
 def _of_pod(prefix: bytes) -> list[str]:

@@ -562,12 +562,25 @@ FORMATS: tuple[StepFormat, ...] = (
         "mllog",
         (":::MLLOG ",),
         r'"time_ms": (?P<time>\d{13}), .*?"key": "(?:train_loss|loss|tracked_stats)", .*?'
-        r'"(?:step_num|step|iteration)": (?P<step>\d+)',
+        r'"(?:step_num|iteration)": (?P<step>\d+)',  # what is called "step" counts samples
         "MLPerf's logging (mllog) of those that say their step",
         fields=(
             ("loss", rf'loss"(?:, "value")?: ({_NUMBER})'),
             ("learning_rate", rf'"lr": ({_NUMBER})'),
         ),
+    ),
+    StepFormat(
+        "dllogger",
+        ("DLLL {",),
+        r'DLLL \{"timestamp": "?(?P<time>\d{10}(?:\.\d{1,9})?)"?, .*?"type": "LOG", '
+        # One number in brackets is an epoch.
+        r'"step": (?:\[(?P<epoch>\d+), )?(?P<step>\d+)\]?, ',
+        "NVIDIA's dllogger (JSON), as DeepLearningExamples write it",
+        fields=(
+            ("loss", rf'"(?:train[._])?(?:step_|avg_)?loss": "?({_NUMBER})'),
+            ("learning_rate", rf'"(?:train[._])?(?:lr|learning_rate)": "?({_NUMBER})'),
+        ),
+        without='"(?:val|eval|test|validation)[._]',
     ),
     StepFormat(
         "tqdm",
@@ -597,7 +610,7 @@ FORMATS: tuple[StepFormat, ...] = (
         "loops of one's own: a word for the step, its number, and a loss",
         fields=_PLAIN_FIELDS,
         within=_WITH_LOSS,
-        without=_EVALUATES,
+        without=rf"{_EVALUATES}|DLLL \{{",  # of an epoch, if no other format took it
         has_commas=True,
     ),
     StepFormat(

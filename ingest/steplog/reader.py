@@ -37,8 +37,9 @@ _BESIDE = {f.name: MARKER if f.is_bar else f.below_marker for f in FORMATS}
 """Of each format: what lines hold that tell more of its steps."""
 _MARKERS = {f.name: any_of(m.encode() for m in (*f.markers, _BESIDE[f.name]) if m) for f in FORMATS}
 """Of each format: what one of its lines holds, as a pattern."""
-_DATE = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d"
-"""What no stamp is without: to look whether any line has one takes half as long."""
+_DATE = r"[-/][0-9]{2}[-/][0-9]{2}[ T][0-9]"
+"""What no stamp is without: to look whether any line has one takes half as long, and less where
+they have neither of the characters that it begins with."""
 _STAMP = (
     r"(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
     r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
@@ -334,7 +335,7 @@ def _found(
     else:
         stamp, number = line.str.head(STAMP_BYTES), pl.lit(None, pl.Float64)
     steps = steps.select(
-        *columns, "line", _stamp_of(steps, stamp).alias("at"), number.alias("epoch_number")
+        *columns, "line", _stamp_of(steps, stamp, block).alias("at"), number.alias("epoch_number")
     ).unnest("at")
     # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
     stated = {name for name in ("date", "zone") if steps[name].null_count() < steps.height}
@@ -380,12 +381,13 @@ def _columns(
     )
 
 
-def _stamp_of(steps: pl.DataFrame, stamp: pl.Expr) -> pl.Expr:
-    """Date, clock, fraction and zone: as groups have them for every line, else sought."""
+def _stamp_of(steps: pl.DataFrame, stamp: pl.Expr, block: Block) -> pl.Expr:
+    """Date, clock, fraction and zone: as groups have them for every line of the block, else
+    sought."""
     import polars as pl
 
     if "date" not in steps.columns or steps["date"].null_count():
-        if steps.select(stamp.str.contains(_DATE).any()).item():
+        if block.holds(_DATE) and steps.select(stamp.str.contains(_DATE).any()).item():
             return stamp.str.extract_groups(_STAMP)
         none = pl.lit(None, pl.String)
         return pl.struct(date=none, clock=none, fraction=none, zone=none)

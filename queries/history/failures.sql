@@ -23,8 +23,9 @@
 -- column: exception VARCHAR : Type of its first Python exception.
 -- column: says VARCHAR : What that is about: peer_lost, timeout, mismatch (of collectives: each
 --     member raises it), gpu_memory, host_memory, shared_memory, disk_full, loader_killed,
---     link_failed, duplicate_gpu, nccl_shared_memory, address_in_use, no_gpu, or of CUDA or ROCm
---     what went wrong; null: something else.
+--     loader_died, process_lost, service, storage, link_failed, duplicate_gpu, address_in_use,
+--     nccl_shared_memory, no_gpu, no_heartbeat, or of CUDA or ROCm what went wrong; null:
+--     something else.
 -- column: file VARCHAR : File of the program's own last frame.
 -- column: line INTEGER : Line in that file.
 -- column: function VARCHAR : Function.
@@ -33,6 +34,7 @@
 -- column: is_root BOOLEAN : Whether its launcher calls it the first failure.
 -- column: memory_of VARCHAR : host or cgroup whose memory ran out, as the kernel or Slurm says.
 -- column: lost_host VARCHAR : Host that kept the job's store, which it lost; null elsewhere.
+-- column: is_forced BOOLEAN : Whether its launcher killed it, since it did not end at its signal.
 -- column: is_resumed BOOLEAN : Whether steps stand behind it in its file.
 -- column: scheduler VARCHAR : Why a scheduler ended the whole job, in its words: time limit,
 --     cancelled, preempted, evicted, deadline, node failure, out of memory, or terminated where
@@ -113,6 +115,8 @@ WITH
             said['function'] AS function,
             said['is_root'] = '1' AS is_root,
             said['lost_host'] AS lost_host,
+            said['is_forced'] = '1' AS is_forced,
+            coalesce(said['in_thread'] = '1', false) AS is_in_thread,
             if(
                 said['why'] = 'out of memory',
                 coalesce(said['of'], if(code = 'task-ended', 'cgroup', 'host')),
@@ -163,7 +167,9 @@ WITH
             -- What the exception says, else what is said of the signal.
             coalesce(
                 first(says ORDER BY place) FILTER (WHERE exception IS NOT NULL),
-                any_value(says ORDER BY place) FILTER (WHERE signal IS NOT NULL)
+                any_value(says ORDER BY place) FILTER (
+                    WHERE signal IS NOT NULL OR says = 'no_heartbeat'
+                )
             ) AS says,
             first(file ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS file,
             first(line ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS line,
@@ -173,6 +179,8 @@ WITH
             bool_and(code = 'pod-ended') AS is_pod,
             bool_or(code = 'store-lost') AS has_lost_store,
             any_value(lost_host ORDER BY place) AS lost_host,
+            coalesce(bool_or(is_forced), false) AS is_forced,
+            bool_and(is_in_thread) AS is_in_thread,
             coalesce(any_value(memory_of), any_value(kernel_memory_of)) AS memory_of,
             min_by(source_id, place) AS source_id,
             min(place) AS place
@@ -186,6 +194,7 @@ WITH
             launch,
             source_id,
             min_by(exception, place) AS exception,
+            min(place) AS place,
             arg_min_null(says, place) AS says,
             arg_min_null(file, place) AS file,
             arg_min_null(line, place) AS line,
@@ -206,7 +215,10 @@ WITH
     ),
     filled AS (
         SELECT
+            p.place AS end_place,
+            if(coalesce(p.rank, p.local_rank) IS NULL, NULL, n.place) AS nameless_place,
             p.* REPLACE (
+                least(n.place, p.place) AS place,
                 coalesce(p.exception, n.exception) AS exception,
                 if(p.exception IS NULL, coalesce(n.says, p.says), p.says) AS says,
                 if(p.exception IS NULL, n.file, p.file) AS file,
@@ -217,9 +229,8 @@ WITH
         LEFT JOIN nameless AS n
             ON n.launch = p.launch
             AND n.source_id = p.source_id
-            AND p.is_seen
-            AND p.exit_code = 1
             AND p.exception IS NULL
+            AND ((p.is_seen AND p.exit_code = 1) OR (p.signal IS NOT NULL AND p.says = n.says))
     ),
     cancelled AS (
         SELECT source_id, min(place) AS place
@@ -237,10 +248,20 @@ WITH
             source_id,
             place,
             time_ns,
+            code,
             named_fields(fields) AS said
         FROM log_event
         WHERE
-            code = 'job-state'
+            (
+                code = 'job-state'
+                -- Of a step, not the job, that is cancelled for nothing else, another end is why.
+                OR (
+                    code = 'job-cancelled'
+                    AND list_has_any(
+                        fields, ['of=job', 'why=time limit', 'why=preempted', 'why=node failure']
+                    )
+                )
+            )
             -- A launcher that was told to end and whose log goes on was begun again.
             AND NOT EXISTS (
                 SELECT 1 FROM last_steps
@@ -256,7 +277,8 @@ WITH
             place,
             time_ns,
             said['why'] AS why,
-            said['host'] AS host,
+            -- The host of a step that is cancelled is the one that says so.
+            if(code = 'job-state', said['host'], NULL) AS host,
             said['task'] AS task
         FROM job_states
         -- What has not ended has no time, and is later than what has.
@@ -312,13 +334,15 @@ WITH
                 WHEN f.exception IS NOT NULL THEN 'nothing'
                 -- Who had failed before would not have asked for it.
                 WHEN f.has_lost_store THEN 'peer_lost'
-                WHEN f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)
+                WHEN f.is_forced OR f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143)
                     THEN 'terminated'
                 WHEN (f.signal = 'SIGABRT' OR f.exit_code = 134) AND f.says IS NULL
                     AND f.rank IN (SELECT rank FROM timed_out WHERE rank IS NOT NULL)
                     THEN 'timeout'
-                -- A task's rank is not said: its launcher saw it abort after the first timeout.
-                WHEN f.signal = 'SIGABRT' AND f.task IS NOT NULL AND f.rank IS NULL
+                -- Its rank is not said: it was seen to abort, or to die, after the first timeout.
+                WHEN f.rank IS NULL
+                    AND (f.signal = 'SIGABRT' OR (f.signal IS NULL AND f.exit_code IS NULL))
+                    AND f.says IS NULL
                     AND EXISTS (
                         SELECT 1 FROM timed_out
                         WHERE timed_out.source_id = f.source_id AND timed_out.place < f.place
@@ -331,7 +355,8 @@ WITH
             f.is_root,
             f.memory_of,
             f.lost_host,
-            coalesce(last_steps.place > f.place, false) AS is_resumed,
+            f.is_forced,
+            coalesce(last_steps.place > f.end_place, false) AS is_resumed,
             NULL AS scheduler,
             f.source_id,
             f.place
@@ -347,6 +372,20 @@ WITH
                 OR f.exception IS NOT NULL
                 OR f.memory_of IS NOT NULL
                 OR coalesce(f.signal IN ('SIGTERM', 'SIGINT') OR f.exit_code IN (130, 143), false)
+            )
+            -- Nor does an exception in a thread end a process: it may keep others waiting.
+            AND (
+                NOT f.is_in_thread
+                OR EXISTS (
+                    SELECT 1 FROM filled AS o WHERE o.launch = f.launch AND NOT o.is_in_thread
+                )
+            )
+            -- Whose it is, its launcher or its watchdog says.
+            AND NOT EXISTS (
+                SELECT 1 FROM filled AS o
+                WHERE
+                    coalesce(f.rank, f.local_rank) IS NULL
+                    AND (o.source_id, o.nameless_place) = (f.source_id, f.place)
             )
             -- A container ends with its processes: where logs tell of these, they say more.
             AND (
@@ -374,6 +413,7 @@ SELECT
     is_root,
     memory_of,
     lost_host,
+    is_forced,
     is_resumed,
     scheduler,
     source_id,
@@ -388,6 +428,7 @@ FROM (
         time_ns,
         'nothing' AS follows,
         false AS is_root,
+        false AS is_forced,
         false AS is_resumed,
         why AS scheduler,
         source_id,

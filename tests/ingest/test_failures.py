@@ -233,7 +233,42 @@ def test_tracebacks_printed_into_each_other_are_taken_apart_by_rank() -> None:
         (
             "[2023-05-10 10:22:34,300] [ERROR] [launch.py:434:sigkill_handler] ['/usr/bin/python', "
             "'-u', 't.py', '--local_rank=1', '--token=hunter2'] exits with return code = -9",
-            {"code": "worker-exit", "agent": "0", "local_rank": "1", "signal": "SIGKILL"},
+            # Of whichever failed the launcher prints the command that it began last.
+            {"code": "worker-exit", "agent": "0", "signal": "SIGKILL"},
+        ),
+        (
+            "node-2: [2023-06-01 08:00:00,300] [ERROR] [launch.py:321:sigkill_handler] ['python3', "
+            "'a.py', '--local_rank=0'] exits with return code = 1",
+            {"code": "worker-exit", "agent": "host=node-2", "host": "node-2", "local_rank": "0",
+             "exit_code": "1"},
+        ),
+        (
+            "ERROR 05-01 11:01:29 [multiproc_executor.py:99] Worker proc VllmWorker-2 died "
+            "unexpectedly, shutting down executor.",
+            {"code": "worker-exit", "agent": "0", "local_rank": "2"},
+        ),
+        (
+            "2026-01-05 10:00:00.1: E coordination_service.cc:1] /job:jax_worker/replica:0/task:5 "
+            "has been set to ERROR in coordination service: UNAVAILABLE: Task "
+            "/job:jax_worker/replica:0/task:5 heartbeat timeout. This indicates that it failed.",
+            {"code": "task-ended", "task": "5", "says": "no_heartbeat"},
+        ),
+        (
+            "slurmstepd: error: *** JOB 8 ON gpu-1 CANCELLED AT 2024-05-01T10:00:00 ***",
+            {"code": "job-cancelled", "host": "gpu-1", "why": "cancelled", "of": "job"},
+        ),
+        (
+            "=>> PBS: job killed: walltime 36017 exceeded limit 36000",
+            {"code": "job-state", "why": "time limit"},
+        ),
+        (
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+            {"code": "job-state", "why": "out of memory"},
+        ),
+        (
+            "slurmstepd: error: *** STEP 8.0 ON gpu-1 CANCELLED AT 2024-05-01T10:00:00 DUE TO "
+            "PREEMPTION ***",
+            {"code": "job-cancelled", "host": "gpu-1", "why": "preempted"},
         ),
         (
             "[rank: 1] Child process with PID 2231 terminated with code -11. Forcefully",
@@ -305,6 +340,19 @@ def test_a_traceback_without_its_end_is_counted_and_a_long_one_ends() -> None:
     assert cut.counts["torn_traceback"] == 1
     endless = "Traceback (most recent call last):\n" + "  more\n" * 5000
     assert nccl_logs.read(endless).counts["torn_traceback"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("(pid 7) is killed by signal: Killed. ", "loader_killed"),
+        ("(pid 7) is killed by signal: Aborted. ", "loader_died"),
+        ("(pid(s) 7, 8) exited unexpectedly", "loader_died"),
+    ],
+)
+def test_how_a_worker_of_a_loader_ended_is_told(text: str, says: str) -> None:
+    (event,) = told_of(*raised("a.py", kind=f"RuntimeError: DataLoader worker {text}"))
+    assert event["says"] == says
 
 
 def test_a_loader_that_lacks_shared_memory_says_so() -> None:
@@ -453,4 +501,247 @@ def test_a_store_that_went_away_is_told_once_a_rank_with_its_host() -> None:
     )  # fmt: skip
     assert [(row["code"], row["rank"], row.get("lost_host")) for row in rows] == [
         ("store-lost", "4", "node-1"), ("store-lost", "1", "10.0.0.7"), ("store-lost", "2", None),
+    ]  # fmt: skip
+
+
+def raised(*frames: str, kind: str, prefix: str = "") -> list[str]:
+    lines = ["Traceback (most recent call last):"]
+    for frame in frames:
+        lines += [f'  File "{frame}", line 12, in run', "    go()"]
+    return [prefix + line for line in (*lines, kind)]
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "ends"),
+    [
+        ("torch/distributed/launch.py", "died with <Signals.SIGKILL: 9>.", {"signal": "SIGKILL"}),
+        ("accelerate/commands/launch.py", "returned non-zero exit status 3.", {"exit_code": "3"}),
+        ("deepspeed/launcher/launch.py", "died with <Signals.SIGTERM: 15>.", {"signal": "SIGTERM"}),
+    ],
+)
+def test_a_launcher_s_exception_tells_how_its_process_ended_and_not_which(
+    where: str, text: str, ends: dict[str, str]
+) -> None:
+    kind = f"subprocess.CalledProcessError: Command '['python', '--local_rank=7', 'x']' {text}"
+    (row,) = told_of(*raised("/bin/accelerate", f"/venv/site-packages/{where}", kind=kind))
+    assert row == {"code": "worker-exit", "round": "0", "agent": "CalledProcessError", **ends}
+    # Where it began any other command, its own call failed.
+    for command, code in (
+        ("'torchrun', '--nnodes', '1', 'a.py'", "worker-exit"),
+        ("'/venv/bin/python3.11', 'a.py'", "worker-exit"),
+        ("'ninja', '-v'", "python-exception"), ("'gsutil', 'python', 'x'", "python-exception"),
+    ):  # fmt: skip
+        kind = f"subprocess.CalledProcessError: Command '[{command}]' {text}"
+        (row,) = told_of(*raised("/job/cli.py", "/usr/lib/python3.11/subprocess.py", kind=kind))
+        assert row["code"] == code
+
+
+def test_what_an_older_spawn_says_of_a_process_is_no_exception_of_its_own() -> None:
+    spawn = "/venv/site-packages/torch/multiprocessing/spawn.py"
+    kind = "Exception: process 3 terminated with signal SIGSEGV"
+    (row,) = told_of(*raised("main.py", spawn, kind=kind))
+    assert (row["code"], row["local_rank"], row["signal"]) == ("worker-exit", "3", "SIGSEGV")
+    assert not told_of(*raised("main.py", spawn, kind="Exception: "))
+
+
+def test_what_a_task_of_ray_raised_is_told_and_not_who_waited_for_it() -> None:
+    def ray(task: str) -> str:
+        return f"ray.exceptions.RayTaskError(KeyError): ray::{task}() (pid=%d, ip=10.0.0.%d, x=1)"
+
+    rows = told_of(
+        *raised("/job/main.py", "/venv/site-packages/ray/_private/worker.py",
+                kind=ray("Runner.run") % (11, 1)),
+        '  File "/job/runner.py", line 4, in fit', "    self.group.update()", ray("W.f") % (12, 2),
+        '  File "/job/worker.py", line 7, in update', "    return batch[key]", "KeyError: 'x'",
+    )  # fmt: skip
+    assert rows == [
+        {"code": "python-exception", "round": "0", "pid": "12", "host": "10.0.0.2",
+         "type": "KeyError", "file": "worker.py", "line": "7", "function": "update"}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        ("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
+         "Worker exit detail: x", {}),
+        ("Worker exit type: NODE_OUT_OF_MEMORY", {"why": "out of memory", "of": "host"}),
+        ("The actor is dead because it was killed by `ray.kill`.", {"signal": "SIGTERM"}),
+        ("Worker exit type: INTENDED_USER_EXIT", {"signal": "SIGTERM"}),
+    ],
+)  # fmt: skip
+def test_an_actor_of_ray_that_died_is_told_by_its_process(ended: str, told: dict[str, str]) -> None:
+    kind = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+    parts = ["\tclass_name: Actor", "\tpid: 77", "\tname: w", "\tip: 10.0.0.9", ended, "\tpid: 78"]
+    (row,) = told_of(*raised("/job/main.py", kind=kind), *parts)
+    assert (row["code"], row["pid"], row["host"]) == ("task-ended", "77", "10.0.0.9")
+    assert told.items() <= row.items()
+    assert ("signal" in row) is bool(told)
+
+
+def test_memory_of_a_node_of_ray_is_the_host_s() -> None:
+    (row,) = told_of(*raised("a.py", kind="ray.exceptions.OutOfMemoryError: Task was killed"))
+    assert row["says"] == "host_memory"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        ("(WorkerDict pid=31, ip=10.0.0.4) ", {"pid": "31", "host": "10.0.0.4"}),
+        ("(VllmWorker rank=1 pid=60) ", {"pid": "60"}),
+        ("(EngineCore pid=51) ERROR 08-27 22:16:31 [core.py:9] ", {"pid": "51"}),
+    ],
+)
+def test_the_process_before_the_line_is_whose_exception_it_is(
+    prefix: str, told: dict[str, str]
+) -> None:
+    (row,) = told_of(*raised("a.py", kind="KeyError: 1", prefix=prefix))
+    assert told.items() <= row.items()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Exception: WorkerProc initialization failed due to an exception in a background process. "
+        "See stack trace for root cause.",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "RuntimeError: Executor failed.",
+    ],
+)
+def test_an_exception_that_only_says_that_another_process_failed_is_none(text: str) -> None:
+    assert not told_of(*raised("core.py", kind=text))
+
+
+@pytest.mark.parametrize("outer", ["", "(WorkerDict pid=9) "])
+def test_a_message_that_ends_with_a_traceback_has_its_words_before_the_first_line_alone(
+    outer: str,
+) -> None:
+    head, *lines = raised("/job/serve.py", kind="ValueError: x", prefix=outer)
+    said = "[2025-02-21 22:59:28 TP0] Scheduler hit an exception: "
+    (row,) = told_of(outer + said + head.removeprefix(outer), *lines)
+    assert (row["type"], row["file"]) == ("ValueError", "serve.py")
+
+
+def test_a_frame_of_another_process_behind_the_head_of_a_rank_s_traceback_is_not_its() -> None:
+    head, *lines = raised("/job/train.py", kind="ValueError: x", prefix="[rank2]: ")
+    other = '  File "/venv/bin/torchrun", line 8, in <module>'
+    (row,) = told_of(head, other, *lines)
+    assert (row["rank"], row["file"]) == ("2", "train.py")
+
+
+def test_stamps_that_a_cloud_puts_before_each_line_part_no_traceback() -> None:
+    for zone in ("Z ", "+00:00 | "):
+        lines = raised("/job/data.py", kind="ValueError: x", prefix="[rank6]: ")
+        stamped = [f"2024-08-23T22:22:5{n}.8{n}{zone}{line}" for n, line in enumerate(lines)]
+        (row,) = told_of(*stamped)
+        assert (row["rank"], row["type"], row["file"]) == ("6", "ValueError", "data.py")
+
+
+def test_heartbeats_that_stay_away_are_told_once_a_task() -> None:
+    line = "Task /job:w/replica:0/task:{} heartbeat timeout."
+    assert [row["task"] for row in told_of(*map(line.format, (5, 5, 6, 5)))] == ["5", "6"]
+
+
+def test_what_a_launcher_had_to_kill_is_told_from_what_others_killed() -> None:
+    entry = "[{0}]:\n  rank      : {0} (local_rank: {0})\n  exitcode  : -9 (pid: {1})\n".format
+    rows = told_of(
+        "W1 1 api.py:1047] Unable to shutdown process 72 via 15, forcefully exiting via 9",
+        "Failures:", entry(2, 72), entry(3, 73), "====",
+    )  # fmt: skip
+    assert [(row["rank"], row.get("is_forced")) for row in rows] == [("2", "1"), ("3", None)]
+
+
+@pytest.mark.parametrize("by", ["mpirun", "mpiexec", "prterun"])
+def test_what_mpirun_says_of_the_first_may_go_on_in_the_next_line(by: str) -> None:
+    head = f"{by} noticed that process rank 7 with PID 12 on node gpu-9 exited on"
+    (row,) = told_of(head + " ", "signal 6 (Aborted).", "signal 9 (Killed)")
+    assert (row["rank"], row["host"], row["signal"]) == ("7", "gpu-9", "SIGABRT")
+    assert told_of(head + " signal 6 (Aborted).") == [row]
+
+
+def test_what_hccl_says_behind_the_exception_is_what_it_was() -> None:
+    kind = "RuntimeError: OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6"
+    lines = raised("/job/train.py", kind=kind, prefix="[rank1]: ")
+    late = "[rank1]: EI0006: 2025-04-08 Getting socket times out. Reason: Remote Rank is stuck"
+    (row,) = told_of(*lines, "[rank1]: [ERROR] OPS call acl api failed.", late)
+    assert row["says"] == "timeout"
+    (row,) = told_of(*lines)
+    assert "says" not in row
+
+
+def test_a_watchdog_of_hccl_that_times_out_waited_for_another() -> None:
+    line = "[rank1]:[E324 a.ts:574] [Rank 1] Watchdog caught collective operation timeout: WorkHCCL"
+    (row,) = told_of(f"{line}(SeqNum=196, OpType=ALLREDUCE, Timeout(ms)=3600000) ran for 3600185 "
+                     "milliseconds before timing out.")  # fmt: skip
+    assert (row["code"], row["world_rank"], row["sequence"]) == ("watchdog-timeout", "1", "196")
+
+
+def test_a_model_that_differs_among_ranks_is_raised_by_members_and_names_none() -> None:
+    kind = "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 9 params"
+    assert [row["says"] for row in told_of(*raised("a.py", kind=kind))] == ["mismatch"]
+
+
+@pytest.mark.parametrize("tag", ["", "[rank1]: "])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Exception ignored in: <function Loader.__del__ at 0x7f1>", "--- Logging error ---",
+        "Error in atexit._run_exitfuncs:", "Task exception was never retrieved",
+    ],
+)  # fmt: skip
+def test_an_exception_that_ends_nothing_is_no_failure(said: str, tag: str) -> None:
+    lines = raised("a.py", kind="ValueError: x", prefix=tag)
+    assert not told_of(tag + said, *lines)
+    assert len(told_of(tag + said, *lines, *lines)) == 1  # the next one is an end
+    assert len(told_of(tag + said, "other", "other", *lines)) == 1
+    assert len(told_of("[rank2]: " + said, *lines)) == 1
+
+
+def test_an_exception_in_a_thread_says_so() -> None:
+    head = "Exception in thread Thread-4 (_pin_memory_loop):"
+    (row,) = told_of(head, *raised("a.py", kind="ValueError: x"))
+    assert row["in_thread"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "says"),
+    [
+        ("site-packages/urllib3/connectionpool.py",
+         "urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out.", "service"),
+        ("site-packages/botocore/httpsession.py",
+         "botocore.exceptions.EndpointConnectionError: Connection refused", "service"),
+        ("site-packages/torch/distributed/distributed_c10d.py",
+         "RuntimeError: Connection refused", "peer_lost"),
+        ("lib/python3.11/multiprocessing/connection.py",
+         "ConnectionResetError: [Errno 104] Connection reset by peer", "process_lost"),
+        ("lib/python3.11/multiprocessing/connection.py", "KeyError: 1", None),
+        ("job/data.py", "OSError: [Errno 116] Stale file handle: '/data/a'", "storage"),
+        ("job/data.py", "TimeoutError: [Errno 110] Connection timed out: '/data/a'", "storage"),
+        ("job/data.py", "TimeoutError: [Errno 110] Connection timed out", "timeout"),
+        ("site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
+         "torch.distributed.elastic.rendezvous.api.RendezvousClosedError", "peer_lost"),
+    ],
+)  # fmt: skip
+def test_a_connection_that_broke_was_to_a_rank_only_where_ranks_are_connected(
+    where: str, text: str, says: str | None
+) -> None:
+    (row,) = told_of(*raised("/job/train.py", f"/venv/{where}", kind=text))
+    assert row.get("says") == says
+
+
+def test_composer_s_launcher_tells_who_ended_first_and_what_each_had_printed() -> None:
+    rows = told_of(
+        "ERROR:composer.cli.launcher:Rank 1 crashed with exit code 1.",
+        "Global rank 0 (PID 40) exited with code -9", "Global rank 2 (PID 42) exited with code 0",
+        "Global rank 3 (PID 43) exited with code 1",
+        "Global rank 1 (PID 41) exited with code 1",
+        "----------Begin global rank 1 STDERR----------", *raised("/job/a.py", kind="KeyError: 1"),
+        "----------End global rank 1 STDERR----------", *raised("/job/b.py", kind="OSError: 1"),
+    )  # fmt: skip
+    told = [(r["code"], r.get("rank"), r.get("is_root"), r.get("is_forced")) for r in rows]
+    assert told == [
+        ("worker-failed", "1", "1", None), ("worker-failed", "0", None, "1"),
+        ("worker-failed", "3", None, None),
+        ("worker-failed", "1", None, None), ("python-exception", "1", None, None),
+        ("python-exception", None, None, None),
     ]  # fmt: skip

@@ -301,6 +301,15 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "time_ns": 1_714_557_600_500 * 10**6,
         },
     ),
+    "dllogger": (
+        'DLLL {"timestamp": "1714557600.500000", "datetime": "2024-05-01 10:00:00.500000", '
+        '"elapsedtime": "93.5", "type": "LOG", "step": [2, 79], "data": {"train.loss": 6.5, '
+        '"train.lr": 0.25, "train.data_time": 0.001}}',
+        {
+            "step": 79, "epoch": 2, "loss": 6.5, "learning_rate": 0.25, "dur_ns": None,
+            "time_ns": 1_714_557_600_500 * 10**6,
+        },
+    ),
     "tqdm": (
         "Epoch 1:  50%|█████     | 500/1000 [1:02:03<10:00,  2.50it/s, v_num=0]",
         {"step": 500, "epoch": 1, "total_steps_count": 1000, "elapsed_ns": 3723 * 10**9},
@@ -595,6 +604,10 @@ def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
         "batch=32 loss 2.5",
         "the loss of a step 5 times as long",
         "INFO:tensorflow:global step 7: accuracy: 0.5 (1.500 sec/step)",
+        'DLLL {"timestamp": "1714557600.5", "type": "LOG", "step": [2], "data": {"loss": 6.5}}',
+        'DLLL {"timestamp": "1714557600", "type": "LOG", "step": [2, 9], "data": {"val.loss": 6}}',
+        ':::MLLOG {"namespace": "", "time_ms": 1714557600500, "key": "tracked_stats", "value": '
+        '{"throughput": 1.9}, "metadata": {"file": "a.py", "lineno": 161, "step": 3072}}',
         "[INFO 2024-05-01 10:00:00] 0/2650, SamplesPerSec=13.2, MemAllocated=0.26GB",
     ],
 )

@@ -14,7 +14,10 @@ Row = dict[str, Any]
 BASE: Row = dict.fromkeys(
     ("rank", "local_rank", "task", "host", "pid", "time_ns", "exit_code", "signal", "exception",
      "says", "file", "line", "function", "memory_of", "lost_host", "scheduler")
-) | {"launch": 1, "is_root": False, "is_resumed": False, "source_id": 0, "place": 1}  # fmt: skip
+) | {
+    "launch": 1, "is_root": False, "is_forced": False, "is_resumed": False, "source_id": 0,
+    "place": 1,
+}  # fmt: skip
 
 
 def failed(rank: int | None, follows: str = "nothing", **more: Any) -> Row:
@@ -60,6 +63,11 @@ def test_the_rank_that_raised_is_named_and_those_that_followed_are_not() -> None
          "torch.OutOfMemoryError in a.py, line 3; GPU memory ran out", "model"),
         (failed(1, exception="RuntimeError", says="loader_killed"),
          "a worker of its data loader was killed", "platform"),
+        (failed(1, exception="OSError", says="storage"), "its file system failed", "platform"),
+        (failed(1, exception="ReadTimeout", says="service"), "did not answer", "platform"),
+        (failed(1, exception="EOFError", says="process_lost"), "it had begun went away", "model"),
+        (failed(1, exception="RuntimeError", says="loader_died"),
+         "a worker of its data loader died", "model"),
         (failed(1, exception="RuntimeError", says="uncorrectable ECC error"),
          "RuntimeError; uncorrectable ECC error", "hardware"),
         (failed(1, exception="RuntimeError", says="shared_memory"), "out of shared memory (/dev",
@@ -382,3 +390,57 @@ def test_who_kept_the_store_that_the_others_lost_is_said_with_its_host() -> None
     assert "store" not in finding.summary
     (finding,) = found(failed(1, "peer_lost"))
     assert "the process that kept it (rank 0's, or its launcher) ended first" in finding.summary
+
+
+def test_what_one_log_tells_before_its_scheduler_ended_the_job_was_not_sent_by_it() -> None:
+    by = scheduled("time limit", source_id=0, place=30)
+    crashed = failed(None, task="5", host="gpu-2", signal="SIGSEGV") | {"place": 20}
+    (finding,) = found(crashed, by)
+    assert finding.summary.startswith("Task 5 on gpu-2 failed first")
+    (finding,) = found(crashed | {"place": 31}, by)
+    assert finding.summary.startswith("The job's scheduler says that its time limit was reached")
+
+
+def test_of_one_kill_for_memory_the_line_that_says_whose_it_was_is_told() -> None:
+    kill: Row = {"signal": "SIGKILL", "memory_of": "cgroup"}
+    (finding,) = found(
+        failed(None, **kill) | {"place": 4}, failed(None, **kill, task="3") | {"place": 5}
+    )
+    assert finding.summary.startswith("Task 3 failed first")
+
+
+def test_a_process_is_told_by_its_number_where_nothing_else_names_it() -> None:
+    (finding,) = found(failed(None, pid=77, host="10.0.0.9"))
+    assert finding.summary == "Process 77 on 10.0.0.9 failed first: it died, and how is not said."
+    assert finding.id.endswith("unnamed")
+
+
+def test_a_task_whose_heartbeats_stay_away_is_not_called_dead() -> None:
+    (finding,) = found(failed(None, task="5", says="no_heartbeat"))
+    assert "Task 5 failed first: it sent no heartbeat any more (dead, cut off, or" in (
+        finding.summary
+    )
+
+
+def test_one_that_alone_had_to_be_killed_by_its_launcher_is_a_candidate_and_not_accused() -> None:
+    waited = failed(1, "timeout", exception="RuntimeError", is_root=True)
+    forced = ended(2) | {"signal": "SIGKILL", "is_forced": True}
+    (finding,) = found(waited, ended(0), forced, ended(3))
+    assert (finding.scope.ranks, finding.candidates.ranks) == ((), (2,))
+    assert finding.summary.endswith("Rank 2 alone did not end at the launcher's signal.")
+    # Who waits for its GPU heeds no signal: of many nothing follows.
+    (finding,) = found(waited, forced, forced | {"rank": 0})
+    assert not finding.candidates.ranks
+
+
+def test_ranks_that_end_in_one_second_with_one_code_and_say_nothing_failed_alike() -> None:
+    own: Row = {"exit_code": 1, "time_ns": 5}
+    rows = [failed(r, **own, is_root=r == 2) for r in range(4)]
+    (finding,) = found(*rows)
+    assert finding.summary == "Ranks 0-3 failed alike: they ended with exit code 1."
+    (finding,) = found(
+        *rows[2:3], *(r | {"time_ns": 6} for r in rows[:2]), rows[3] | {"exit_code": 7}
+    )
+    assert finding.scope.ranks == (2,)
+    (finding,) = found(*(r | {"time_ns": None} for r in rows))
+    assert finding.scope.ranks == (2,)

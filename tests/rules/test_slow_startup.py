@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from logged_rules import SECOND, Row, asked, says_what_it_needs
+from logged_rules import SECOND, Row, asked, episode, says_what_it_needs
+
+from tracekit.rules.base import RuleOutcome
 
 
 def starts(*gaps_s: float | None) -> list[Row]:
     return [
-        {"start_number": n, "start_ns": n, "end_ns": n, "source_id": 0, "place": n,
+        {"start_number": n, "first_step": n, "start_ns": n, "end_ns": n, "source_id": 0, "place": n,
          "gap_ns": None if gap is None else round(gap * SECOND)}
         for n, gap in enumerate((None, *gaps_s), 1)
     ]  # fmt: skip
+
+
+def of(rows: list[Row], *, restarts: int = 9) -> RuleOutcome:
+    told = [episode("restart", 9, first_step=n) for n in range(2, restarts + 1)]
+    return asked("slow-startup", *told, attempt_summary=rows)
 
 
 @pytest.mark.parametrize(
@@ -19,22 +26,27 @@ def starts(*gaps_s: float | None) -> list[Row]:
     [((601,), True), ((600,), False), ((100, 900, 900), True), ((100, 100, 900), False)],
 )
 def test_the_usual_time_without_steps_counts(gaps: tuple[float, ...], is_told: bool) -> None:
-    assert bool(asked("slow-startup", attempt_summary=starts(*gaps)).findings) == is_told
+    assert bool(of(starts(*gaps)).findings) == is_told
 
 
 def test_it_says_how_long_and_where() -> None:
-    (found,) = asked("slow-startup", attempt_summary=starts(1201, 1201)).findings
+    (found,) = of(starts(1201, 1201)).findings
     assert "first one after it 20 min pass (2 restarts, 2.8 % of the job)" in found.summary
     assert found.evidence[0].rows
 
 
 def test_a_job_that_somebody_started_again_much_later_waited_for_nobody() -> None:
-    assert not asked("slow-startup", attempt_summary=starts(14_401)).findings
-    assert asked("slow-startup", attempt_summary=starts(14_400)).findings
+    assert not of(starts(14_401)).findings
+    assert of(starts(14_400)).findings
+
+
+def test_a_start_behind_the_job_s_end_is_another_job_s() -> None:
+    assert of(starts(900), restarts=2).findings
+    assert not of(starts(900), restarts=1).findings
 
 
 def test_one_start_and_starts_without_a_clock_are_fine_and_no_log_is_lacking() -> None:
     for rows in (starts(), starts(None)):
-        outcome = asked("slow-startup", attempt_summary=rows)
+        outcome = of(rows)
         assert (outcome.findings, outcome.not_checked) == ((), ())
     says_what_it_needs("slow-startup")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from logged_rules import DAY_S, SECOND, asked, episode, says_what_it_needs
 
+from tracekit.rules.logged import growth
+
 
 @pytest.mark.parametrize(("per_day", "is_told"), [(0.001, True), (0.0009, False), (-0.01, False)])
 def test_it_counts_by_its_growth_in_a_day(per_day: float, is_told: bool) -> None:
@@ -28,3 +30,9 @@ def test_a_healthy_log_is_fine_and_none_is_lacking() -> None:
     healthy = asked("step-drift", episode("slow", 9000))
     assert (healthy.findings, healthy.not_checked) == ((), ())
     says_what_it_needs("step-drift")
+
+
+def test_of_less_than_a_day_it_is_said_what_the_step_grew_by_in_it() -> None:
+    drift = episode("drift", 0, per_day_ratio=24.0, end_ns=3600 * SECOND)
+    assert growth(drift) == "the step grows by 100 % in these 60 min"
+    assert growth(drift | {"start_ns": None, "end_ns": None}) == "the step grows by 2.4e+03 % a day"

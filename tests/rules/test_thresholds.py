@@ -110,7 +110,7 @@ CONSTANTS = {
     "units, versions and physics": """
         gpu_contention.GIB packet_loss.PACKET_BYTES gloo_rings.SEGMENT_BYTES
         price.JOULES_PER_KILOWATT_HOUR
-        price.SECONDS_PER_HOUR
+        price.SECONDS_PER_HOUR logged.DAY_NS
         model.SCHEMA_VERSION
     """,
     "what a table was made with": "ports.MIN_RHO",

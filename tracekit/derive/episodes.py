@@ -105,6 +105,8 @@ class Lines:
     is_first: Bools
     is_sample: Bools
     """Whether the duration is of the line's last step alone, as nanoGPT and MaxText print it."""
+    is_done: Bools
+    """Whether the job's last step is reached."""
 
 
 def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list[dict[str, Any]]:
@@ -165,6 +167,8 @@ def _restarts(lines: Lines, usual: float) -> list[dict[str, Any]]:
 
     rows = []
     for at in np.flatnonzero(lines.is_first)[1:]:
+        if lines.is_done[at - 1]:  # another job prints into the same log
+            continue
         before, after = int(lines.step[at - 1]), int(lines.step[at] - lines.count[at] + 1)
         repeated = max(0, before - after + 1)
         ends = int(lines.end[at - 1]), int(lines.end[at])

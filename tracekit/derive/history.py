@@ -88,6 +88,8 @@ class _Log:
     """Steps that a line stands for as the first of a start."""
     since_anew: Ints
     """Of a bar's first drawing in an epoch: steps since the bar began anew; 0 elsewhere."""
+    is_done: Bools
+    """Whether the last step of the whole job is reached."""
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -361,12 +363,11 @@ def _is_sorted(keys: list[Ints]) -> bool:
 def _log(source_id: int, given: _Rows, corrections: Mapping[int, Correction]) -> _Log | None:
     import numpy as np
 
-    rows = _without_anew(given)
+    rows = _without_anew(_in_epochs(given))
     if not len(rows.step):
         return None
     step = _over_epochs(rows)
-    falls = int((np.diff(step) < -JITTER_STEPS).sum())
-    if rows.format in OF_ONES_OWN and falls > MAX_FALLS_RATIO * rows.lines_count:
+    if _counts_else(rows, int((np.diff(step) < -JITTER_STEPS).sum())):
         return None
     start = np.concatenate([[0], np.cumsum(np.diff(step) < -JITTER_STEPS)])
     # Within a start only what is new counts: starts are lifted apart, so that one maximum does.
@@ -413,7 +414,43 @@ def _log(source_id: int, given: _Rows, corrections: Mapping[int, Correction]) ->
         is_sample,
         first_count[kept],
         np.where((epoch >= 0) & ~is_same & is_bar, in_epoch, 0),
+        (rows.total[kept] > 0) & (rows.total[kept] <= in_epoch) & (not rows.has_epochs),
     )
+
+
+def _counts_else(rows: _Rows, falls_count: int) -> bool:
+    """Whether a number that falls so often counts something within steps."""
+    return rows.format in OF_ONES_OWN and falls_count > MAX_FALLS_RATIO * rows.lines_count
+
+
+def _in_epochs(rows: _Rows) -> _Rows:
+    """With the epochs of bars and loops of one's own that do not say them: where the count begins
+    anew once its last step was reached, or so often at the same step."""
+    import numpy as np
+
+    if rows.format not in (BAR, *OF_ONES_OWN) or (rows.epoch >= 0).any():
+        return rows
+    moved = np.diff(rows.step)
+    falls = np.flatnonzero(moved < -JITTER_STEPS)
+    if not len(falls) or _counts_else(rows, len(falls)):
+        return rows
+    ahead = moved[moved > 0]
+    apart = rows.apart_count or (int(np.median(ahead)) if len(ahead) else 1)
+    peaks, first, total = rows.step[falls], rows.step[falls + 1], rows.total
+    is_anew = np.abs(first - rows.step[0]) <= apart
+    if (total > 0).all():
+        # A bar is drawn at its end, whenever that is.
+        reached = peaks + (0 if rows.format == BAR else apart)
+        is_whole = is_anew & (reached >= total[falls]) & (total[falls] == total[falls + 1])
+    else:
+        ends = np.append(peaks, rows.step[-1:] if len(falls) == 1 else peaks[:0])
+        is_whole = np.full(len(falls), bool(np.ptp(ends) <= apart and is_anew.all()))
+        total = np.broadcast_to(peaks.max() - first.min() + apart, total.shape)
+    if not is_whole.any():
+        return rows
+    is_next = np.zeros(len(rows.step), bool)
+    is_next[falls[is_whole] + 1] = True
+    return replace(rows, epoch=np.cumsum(is_next), total=total, has_epochs=True)
 
 
 def _without_anew(rows: _Rows) -> _Rows:
@@ -520,7 +557,8 @@ def _joined(logs: list[_Log]) -> Lines | None:
     dur = stated if is_stated else wall / count
     is_sample = _one([log.is_sample for log in chosen]) & is_stated
     source = _one([np.full(len(log.step), log.source_id, np.int32) for log in chosen])
-    return Lines(start, step, source, place, end, count, dur, wall, is_first, is_sample)
+    is_done = _one([log.is_done for log in chosen])
+    return Lines(start, step, source, place, end, count, dur, wall, is_first, is_sample, is_done)
 
 
 def _one(parts: list[NDArray[Any]]) -> NDArray[Any]:

@@ -20,10 +20,11 @@ Remedy
 When this is wrong
     A rank whose connection broke because of the network loses its peer first and says so like any
     victim: then nobody is named. Logs of some hosts may be missing, the failed one's among them.
-    Times of launchers have whole seconds. Of a job that its scheduler ended (time limit,
-    cancelled, preempted, a node that failed) no process is named that a signal ended, also where
-    that came before; which node failed is known only where the scheduler names it, or where the
-    job had one.
+    Times of launchers have whole seconds. DeepSpeed's launcher does not say which of its processes
+    failed. A task that sent no heartbeats may have stood still. Of a job that its scheduler ended
+    (time limit, cancelled, preempted, a node that failed) no process is named that a signal ended,
+    also where that came before, unless one log has both in that order; which node failed is known
+    only where the scheduler names it, or where the job had one.
 
 Source
     PyTorch, torch/distributed/elastic/multiprocessing/errors (the summary of failures); real logs
@@ -64,6 +65,10 @@ _WORDS = {
     "host_memory": "host memory ran out",
     "disk_full": "no space was left on a device",
     "loader_killed": "a worker of its data loader was killed",
+    "loader_died": "a worker of its data loader died",
+    "process_lost": "a process that it had begun went away",
+    "service": "a service that it called over the network did not answer",
+    "storage": "its file system failed",
     "shared_memory": "a worker of its data loader ran out of shared memory (/dev/shm)",
     "link_failed": "NCCL's connection over InfiniBand or RoCE failed",
     "duplicate_gpu": "two ranks were given the same GPU",
@@ -77,7 +82,8 @@ _OWNERS: dict[str, Owner] = {
     "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform",
     "shared_memory": "platform", "gpu_memory": "model", "link_failed": "network",
     "duplicate_gpu": "platform", "nccl_shared_memory": "platform", "a hang": "hardware",
-    "address_in_use": "platform", "no_gpu": "platform",
+    "address_in_use": "platform", "no_gpu": "platform", "service": "platform",
+    "storage": "platform",
     "uncorrectable ECC error": "hardware", "uncorrectable NVLink error": "hardware",
 }  # fmt: skip
 
@@ -91,7 +97,7 @@ class FirstFailureThresholds(Thresholds):
     max_silent_ratio: float = threshold(
         0.49, "ranks that were terminated, or that no line tells of, over those that waited in "
         "vain: beyond it the launcher was quicker than their timeouts, and they may have waited "
-        "as well, or most of the output is missing"
+        "as well, or most of the output is missing; or ranks that had to be killed, over the others"
     )  # fmt: skip
     min_alike_count: int = threshold(
         2, "ranks that raise the same exception at the same line by themselves: what they share "
@@ -152,14 +158,17 @@ def _is_sent(row: Row, by: Row | None) -> bool:
         and not row["is_resumed"]
         and row["exception"] is None
         and row["memory_of"] is None
-        and not (_is_pod(row) and _is_before(row, by))
+        and not _is_before(row, by)
         # What a task exits with is up to how its program takes a termination.
         and (row["task"] or row["signal"] in _SENT or row["exit_code"] in _SENT_CODES)
     )
 
 
 def _is_before(row: Row, by: Row) -> bool:
-    return None not in (row["time_ns"], by["time_ns"]) and row["time_ns"] < by["time_ns"]
+    """By time of pods, by its line of what one log tells: launchers say when they saw an end."""
+    if _is_pod(row):
+        return None not in (row["time_ns"], by["time_ns"]) and row["time_ns"] < by["time_ns"]
+    return bool(row["source_id"] == by["source_id"] and row["place"] < by["place"])
 
 
 def _is_short_of_memory(row: Row, by: Row | None) -> bool:
@@ -228,7 +237,10 @@ def _confirm_scheduled(why: str, host: str | None) -> str:
         return f"dmesg -T | grep -i 'killed process'{on}; sacct's MaxRSS of each step"
     if why == _NODE_FAILURE:
         return f"sinfo -R, slurmctld's log and the console{on}, for that time"
-    return "sacct -X -o JobID,State,ExitCode,Start,End,Timelimit: what ended it and when"
+    return (
+        "sacct -X -o JobID,State,ExitCode,Start,End,Timelimit (qstat -xf, bhist -l): what ended it "
+        "and when"
+    )
 
 
 def _remedy_scheduled(why: str) -> str:
@@ -247,31 +259,22 @@ def _remedy_scheduled(why: str) -> str:
     return "save when the scheduler warns (sbatch --signal), and let the job go on by --requeue"
 
 
-def _place(row: Row) -> int:
-    return int(row["place"])
+def _place(row: Row) -> tuple[bool, int]:
+    """Of one kill for memory Slurm tells first that there was one, then whose."""
+    is_alone = row["memory_of"] and row["pid"] is None and _number(row) is None
+    return bool(is_alone), int(row["place"])
 
 
 def _nobody(facts: Facts, victims: Sequence[Row], by: Row | None, where: str) -> Finding:
     """What is told where all lost a peer, waited in vain or were terminated."""
-    silent = _silent(victims, facts.limits(FirstFailureThresholds))
-    unheard = [] if silent else _unheard(victims, facts.limits(FirstFailureThresholds))
+    ranks, told, why = _apart(victims, facts.limits(FirstFailureThresholds))
     # What all lost is not told by those who lost it.
     return facts.finding(
         Scope(),
-        _all_lost(victims, where)
-        + (f" {ranks_phrase(silent, ())} alone did not wait in vain." if silent else "")
-        + (f" No line tells of {_ranks(unheard)}." if unheard else "")
-        + (f" {_scheduler_says(by)}." if by is not None else ""),
+        _all_lost(victims, where) + told + (f" {_scheduler_says(by)}." if by is not None else ""),
         [_count("processes that failed because of another", victims, facts)],
         by=["log"],
-        candidates=Candidates(
-            ranks=tuple(silent or unheard),
-            why="terminated without having waited in vain, as all others had"
-            if silent
-            else "no line says how it ended, and all others lost a peer or waited in vain",
-        )
-        if silent or unheard
-        else None,
+        candidates=Candidates(ranks=tuple(ranks), why=why) if ranks else None,
         basis="no process of the logs failed on its own",
         least=Severity.MINOR,
         place="unknown",
@@ -279,6 +282,29 @@ def _nobody(facts: Facts, victims: Sequence[Row], by: Row | None, where: str) ->
         remedy=("find the process that ended first; restart without its host if it is gone",),
         next_capture=("the output of all ranks, and dmesg -T of all hosts",),
     )
+
+
+def _apart(victims: Sequence[Row], limits: FirstFailureThresholds) -> tuple[list[int], str, str]:
+    """Ranks that did not fare as the others did, the sentence that says so, and why it tells."""
+    if ranks := _silent(victims, limits):
+        return (
+            ranks,
+            f" {ranks_phrase(ranks, ())} alone did not wait in vain.",
+            "terminated without having waited in vain, as all others had",
+        )
+    if ranks := _forced(victims, limits):
+        return (
+            ranks,
+            f" {ranks_phrase(ranks, ())} alone did not end at the launcher's signal.",
+            "it did not end at its launcher's signal, as others did: it stood still, or was busy",
+        )
+    if ranks := _unheard(victims, limits):
+        return (
+            ranks,
+            f" No line tells of {_ranks(ranks)}.",
+            "no line says how it ended, and all others lost a peer or waited in vain",
+        )
+    return [], "", ""
 
 
 def _all_lost(victims: Sequence[Row], where: str) -> str:
@@ -339,7 +365,7 @@ def _finding(
     if alike and set(alike).issuperset(ranks):
         ranks, hosts = alike, []
         firsts = [r for r in rows if r["rank"] in alike and r["follows"] == _OWN]
-        summary = f"{sentence(_ranks(alike))} failed alike{where}: {_how(first)}."
+        summary = f"{sentence(_ranks(alike))} failed alike{where}: {_how(first, 'they')}."
     others = sorted({r["rank"] for r in victims if r["rank"] is not None})
     if others:
         summary += f" {sentence(_ranks(others))} only followed."
@@ -429,6 +455,15 @@ def _silent(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]
     return sorted(int(r) for r in ended)
 
 
+def _forced(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
+    """Ranks that their launcher had to kill, while most ended at its first signal or before."""
+    forced = {r["rank"] for r in victims if r["is_forced"]}
+    others = {r["rank"] for r in victims} - forced
+    if None in forced or len(forced) > limits.max_silent_ratio * len(others):
+        return []
+    return sorted(int(r) for r in forced)
+
+
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {ranges(ranks)}"
 
@@ -444,14 +479,17 @@ def _unheard(victims: Sequence[Row], limits: FirstFailureThresholds) -> list[int
 
 
 def _alike(first: Row, rows: Sequence[Row], limits: FirstFailureThresholds) -> list[int]:
-    """Ranks that raised the same at the same place by themselves, the first among them."""
-    at = ("exception", "file", "line", "function")
+    """Ranks that raised the same at the same place by themselves, the first among them; or that
+    ended in one second with one code, of which nothing else is known."""
+    is_silent = first["exception"] is None
+    at = ("exit_code", "time_ns") if is_silent else ("file", "line", "function")
+    at = ("exception", *at)
     ranks = {
         r["rank"]
         for r in rows
         if r["follows"] == _OWN and r["rank"] is not None and all(r[n] == first[n] for n in at)
     }
-    is_placed = None not in (first["exception"], first["file"], first["rank"])
+    is_placed = all(first[n] is not None for n in ("rank", *at) if n != "exception")
     return sorted(ranks) if is_placed and len(ranks) >= limits.min_alike_count else []
 
 
@@ -462,7 +500,8 @@ def _count(name: str, rows: Sequence[Row], facts: Facts) -> Evidence:
 
 def _name(row: Row) -> str:
     on = f" on {safe(row['host'])}" if row["host"] else ""
-    return _number(row) or f"a process{on} that the log does not name"
+    unnamed = f"a process{on} that the log does not name"
+    return _number(row) or (unnamed if row["pid"] is None else f"process {row['pid']}{on}")
 
 
 def _number(row: Row) -> str | None:
@@ -478,7 +517,7 @@ def _number(row: Row) -> str | None:
     return None
 
 
-def _how(row: Row) -> str:
+def _how(row: Row, who: str = "it") -> str:
     """``ValueError in train.py, line 6, faulty_loss``; ``killed (SIGKILL)``."""
     if row["memory_of"]:
         whose = "of its cgroup" if row["memory_of"] == "cgroup" else "of the host"
@@ -494,9 +533,11 @@ def _how(row: Row) -> str:
         return f"its GPU met {safe(row['says'])}, which ended it ({safe(row['signal'])})"
     if row["signal"]:
         return f"ended by {safe(row['signal'])}, which its launcher did not send"
+    if row["says"] == "no_heartbeat":
+        return "it sent no heartbeat any more (dead, cut off, or standing still)"
     if row["exit_code"] is None:
         return "it died, and how is not said"
-    return f"it ended with exit code {row['exit_code']}"
+    return f"{who} ended with exit code {row['exit_code']}"
 
 
 def _owner(row: Row) -> Owner:
@@ -511,7 +552,8 @@ def _confirm(row: Row) -> str:
     host = f" on {safe(row['host'])}" if row["host"] else " on its host"
     if _is_pod(row):
         return f"kubectl describe {safe(row['task'])}; kubectl logs --previous {safe(row['task'])}"
-    if row["exception"] and not row["memory_of"] and row["says"] != "loader_killed":
+    is_in_loader = row["says"] in ("loader_killed", "loader_died")
+    if row["exception"] and not row["memory_of"] and not is_in_loader:
         return f"the lines from {row['place']} on in the log: what the exception says"
     return f"dmesg -T | grep -iE 'killed process|segfault|xid'{host}, for that time"
 
@@ -531,6 +573,12 @@ def _remedy(row: Row) -> str:
         return "a smaller microbatch, recomputation or sharding; expandable_segments if fragmented"
     if row["says"] == "loader_killed":
         return "look for what killed it: mostly the host's memory, or a small /dev/shm"
+    if row["says"] == "loader_died":
+        return "num_workers=0 shows what it raises; a crash is in a library that it loads"
+    if row["says"] == "service":
+        return "do without it in the loop, or try again: caches, offline modes, a longer timeout"
+    if row["says"] == "storage":
+        return "dmesg of its host, and the file server or its network at that time"
     if row["says"] == "disk_full":
         return "make room where checkpoints and caches are written"
     if row["says"] == "address_in_use":

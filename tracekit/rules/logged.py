@@ -17,12 +17,14 @@ from tracekit.findings import (
 )
 from tracekit.rules.base import Facts, Row, Rule
 from tracekit.rules.steps import utc
+from tracekit.wording import span
 
 NEEDS = "a training log: one line a step, or one for every few"
 NO_LOG = (NEEDS, "give the job's own log, or what its tracker keeps, beside the traces")
 """The need of rules that read a training log, and what supplies it."""
 log_rule = partial(Rule, topic="the job's history", needs=NEEDS, blames="nobody")
 """A rule over a training log, with what these declare alike: what a job lost and nobody did."""
+DAY_NS = 86_400 * 10**9
 SUMMARY_QUERY = "job_step_summary"
 EPISODES_QUERY = "slow_episode"
 
@@ -81,8 +83,12 @@ def beside(row: Row) -> str:
 
 
 def growth(row: Row) -> str:
-    """The sentence of a drift: ``the step grows by 0.21 % a day``."""
+    """The sentence of a drift: ``the step grows by 0.21 % a day``; of less than a day of log what
+    it grew by, which says nothing of a day."""
     percent = 100 * row["per_day_ratio"]
+    if row["start_ns"] is not None and (lasted_ns := row["end_ns"] - row["start_ns"]) < DAY_NS:
+        grown = percent * lasted_ns / DAY_NS
+        return f"the step grows by {grown:.3g} % in these {span(lasted_ns / 1e9)}"
     return f"the step grows by {percent:.3g} % a day"
 
 

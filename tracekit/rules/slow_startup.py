@@ -53,9 +53,12 @@ def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
     log = log_of(facts)
     if log is None:
         return facts.lacking(*NO_LOG)
+    # A start behind the job's end is another job's.
+    restarted = {r["first_step"] for r in log.of("restart")}
     rows = [
         r for r in facts.of(ATTEMPTS_QUERY)
         if r["gap_ns"] is not None and r["gap_ns"] <= limits.max_gap_ns
+        and r["first_step"] in restarted
     ]  # fmt: skip
     usual_ns = log.summary["p50_ns"] or 0.0
     gaps = [max(0.0, r["gap_ns"] - usual_ns) for r in rows]

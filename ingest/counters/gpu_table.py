@@ -85,7 +85,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     layout = layout_of(header_line(head))
     if layout is None:
         return None
-    is_smi = any(m.original and m.original.startswith("nvidia-smi") for _, m in layout.counters)
+    is_smi = _is_of_smi(layout)
     kind = "nvidia_smi" if is_smi else "gpu_csv"
     what = "nvidia-smi --query-gpu" if is_smi else "a table of GPU counters"
     return Recognition(kind, f"{what}, {len(layout.counters) or 1} counters", NAME)
@@ -106,11 +106,20 @@ def layout_of(line: str) -> Layout[Meaning] | None:
     """The layout that a header line declares; None where it is no table of GPU counters.
 
     A wide table needs a known counter besides its GPU or time; a long one a metric and a value.
+    Where ``nvidia-smi`` was not asked which GPU a row is of, its columns and a time will do: of
+    several GPUs that nothing names no sample is kept (``nameless``).
     """
     layout = TABLE.layout(line)
-    if layout is None or not {"gpu", "uuid", "pci"} & set(layout.roles):
+    if layout is None:
+        return None
+    is_named = {"gpu", "uuid", "pci"} & set(layout.roles)
+    if not is_named and not (_is_of_smi(layout) and "time" in layout.roles):
         return None
     return layout if layout.is_wide or layout.is_long else None
+
+
+def _is_of_smi(layout: Layout[Meaning]) -> bool:
+    return any(m.original and m.original.startswith("nvidia-smi") for _, m in layout.counters)
 
 
 MAX_DAMAGED_RATIO = 0.1

@@ -1,8 +1,9 @@
 """Samples of devices that nothing names: held until it is known that they are of one.
 
 A table of eight GPUs without a column that tells them apart reads as one GPU that does eight things
-at once. Two values of one counter at one time, or two sets of labels whose times overlap, show that
-it is not one: then nothing of it is kept, for no value is known to follow another.
+at once. Two values of one counter at one time, values in bursts (a tool that prints one device
+after the other gives each its own millisecond), or two sets of labels whose times overlap, show
+that it is not one: then nothing of it is kept, for no value is known to follow another.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 MAX_HELD = 2_000_000
 """Samples that are held; what comes after these is judged by itself."""
+
+MAX_BURSTS_RATIO = 0.4
+"""Share of its gaps that one device may have within bursts, by chance."""
+MAX_PAUSES_RATIO = 0.1
+"""Share of its gaps in which nobody sampled."""
+MAX_BURST_RATIO = 0.1
+"""A gap within a burst over the usual one between two."""
+MIN_GAPS_COUNT = 8
+"""Fewer gaps tell nothing of how they are spread."""
 
 _DEVICE = ("node", "counter", "original_name", "priority", "queue", "lane")
 """Columns in which two samples of one device at one moment differ."""
@@ -82,7 +92,7 @@ class Nameless:
         )
         nodes = [key[0] for key in keys]  # the machine is the first of _DEVICE
         places: list[int] = []
-        for key, place in [*_at_once(held), *_side_by_side(held)]:
+        for key, place in [*_at_once(held), *_in_bursts(held), *_side_by_side(held)]:
             self._several.add(nodes[key])
             places.append(place)
         is_good = held["key"].is_in([k for k, n in enumerate(nodes) if n not in self._several])
@@ -109,6 +119,31 @@ def _at_once(held: pl.DataFrame) -> list[tuple[int, int]]:
         .agg(pl.col("place").min())
     )
     return at_once.rows()
+
+
+def _in_bursts(held: pl.DataFrame) -> list[tuple[int, int]]:
+    """Keys of which nearly half of the values or more follow another at once, beside how long it
+    takes to the next burst; and where the second stands. Of two devices every other value does."""
+    import polars as pl
+
+    gap = pl.col("gap").drop_nulls()
+    in_bursts = (
+        held.filter(pl.col("time_ns").is_not_null())
+        .select("key", "place", "time_ns")
+        .sort("key", "time_ns", "place")
+        .with_columns(gap=pl.col("time_ns").diff().over("key"))
+        .group_by("key")
+        .agg(
+            count=gap.len(),
+            short=gap.quantile(MAX_BURSTS_RATIO, "lower"),
+            usual=gap.quantile(1 - MAX_PAUSES_RATIO, "lower"),
+            place=pl.col("place").sort_by("time_ns").get(1, null_on_oob=True),
+        )
+        .filter(
+            pl.col("count") >= MIN_GAPS_COUNT, pl.col("short") < MAX_BURST_RATIO * pl.col("usual")
+        )
+    )
+    return in_bursts.select("key", "place").rows()
 
 
 def _side_by_side(held: pl.DataFrame) -> list[tuple[int, int]]:

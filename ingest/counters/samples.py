@@ -206,7 +206,7 @@ class Samples:
                 f"nameless_{self.devices.lower()}",
                 judged.left_out_count,
                 doc=f"Samples of several {self.devices} that nothing names (no index, name or "
-                "address beside them, and two values of one counter at a time): left out. "
+                "address beside them, and two values at a time, or values in bursts): left out. "
                 "[[source]] columns may say which column names them.",
                 place=judged.place,
             )

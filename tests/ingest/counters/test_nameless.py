@@ -39,6 +39,42 @@ def test_one_gpu_without_a_name_is_read() -> None:
     assert not [name for name in sink.counters if name.startswith("nameless")]
 
 
+@pytest.mark.parametrize(
+    ("gaps_ms", "is_several"),
+    [
+        ((2, 998), True),  # two GPUs, one printed after the other
+        ((2, 3, 2, 993), True),
+        ((90, 910), True),
+        ((110, 890), False),  # above a tenth
+        ((500, 480, 530), False),
+        ((1000, 1000, 1000, 1000, 1000, 2), False),  # now and then one more
+    ],
+)
+def test_values_in_bursts_are_of_several_gpus(gaps_ms: tuple[int, ...], is_several: bool) -> None:
+    times_ms = np.cumsum([0, *gaps_ms * 8])
+    sink = table(*(f"{T + at / 1000:.3f},300" for at in times_ms.tolist()))
+    assert ("nameless_gpus" in sink.counters) is is_several
+    assert len(values(sink, "power")) == (0 if is_several else len(times_ms))
+
+
+def test_a_few_values_tell_nothing_of_bursts() -> None:
+    sink = table(*(f"{T + s + ms},300" for s in range(4) for ms in (0, 0.002)))
+    assert len(values(sink, "power")) == 8
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nvidia_smi_that_was_not_asked_which_gpu_a_row_is_of(count: int) -> None:
+    head = "timestamp, utilization.gpu [%], power.draw [W]\n"
+    rows = [
+        f"2026/11/20 10:00:{second:02d}.{120 + gpu}, 90 %, {300 + gpu}.5 W\n"
+        for second in range(20)
+        for gpu in range(count)
+    ]
+    sink = ingest(head + "".join(rows))
+    assert len(values(sink, "power")) == (20 if count == 1 else 0)
+    assert ("nameless_gpus" in sink.counters) is (count == 2)
+
+
 def test_names_that_are_no_index_tell_gpus_apart_at_any_time() -> None:
     rows = "timestamp,gpu,power_W\n" + "".join(
         f"{T + i},card-{'ab'[i % 2]},{i}\n" for i in range(6)

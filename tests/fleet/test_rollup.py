@@ -544,7 +544,13 @@ def test_a_run_whose_clock_is_years_ahead_is_no_last_night(
     assert f"ahead is dated {day['ahead']}, which is not yet" in err
     code, out, _ = call(capsys, "rollup", lake.root, "--workers", 1, "--date", day["ahead"])
     assert (code, out.startswith(f"Night of {day['ahead']}: 1 run")) == (0, True)
-    lake.remove("now")
+    for number in range(4):
+        lake.add([tmp_path / "ahead"], name=f"ahead{number}", workers=1)
+    err = call(capsys, "rollup", lake.root, "--workers", 1)[2]
+    assert (err.count("is dated"), "2 runs more dated later" in err) == (3, True)
+    assert err.count("(or this one's, by which it is 20") == 3
+    for name in set(lake.names()) - {"ahead"}:
+        lake.remove(name)
     shutil.rmtree(lake.root / "fleet")
     code, out, err = call(capsys, "rollup", lake.root, "--workers", 1)
     assert out.startswith(f"Night of {day['ahead']}")  # where nothing else is there, it is told
@@ -666,6 +672,69 @@ def test_a_run_says_in_which_racks_its_hosts_are_and_where_its_log_says_time_wen
     rows = [r for r in store.rows("goodput") if r["run"] == "racked"]
     assert {r["part"]: r["spent_s"] for r in rows} == {"productive": 24 * 60}
     assert [r["gpu_hours"] for r in rows] == [2 * r["spent_s"] / 3600 for r in rows]
+
+
+def test_a_port_is_one_however_the_files_of_a_night_spell_its_host(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake")
+    nights = [["node0"], ["node0.example.org"], ["Node0.a.org", "node0.b.org"]]
+    for night, nodes in enumerate(nights):
+        begun_ns = BASE_NS + night * 86_400 * 10**9
+        job = tmp_path / f"job{night}"
+        write_job(job, base_ns=begun_ns)
+        points = [
+            f"net,host={node},interface=eth{port} bytes_recv={10**6 * i}i,"
+            f"packets_recv={1000 * i}i,drop_in={200 * i * port}i {begun_ns + (i - 10) * 2 * 10**8}"
+            for i in range(40)
+            for node in nodes
+            for port in range(2)
+        ]
+        (job / "net.influx").write_text("\n".join(points) + "\n")
+        lake.add([job], name=f"night{night}", workers=1)
+    rolled_up(lake)
+    store = FleetStore(lake.fleet)
+    ports = {
+        run: [r["link"] for r in store.rows("link") if r["run"] == run] for run in lake.names()
+    }
+    assert ports["night0"] == ports["night1"] == ["node0:eth0", "node0:eth1"]
+    found = {r["run"]: r["links"] for r in store.rows("finding") if r["rule"] == "packet-loss"}
+    assert found["night0"] == found["night1"] == ["node0:eth1"]
+    # Two full names with one short form are two machines.
+    assert [p.partition(":")[0].lower() for p in ports["night2"]] == [
+        "node0.a.org",
+        "node0.a.org",
+        "node0.b.org",
+        "node0.b.org",
+    ]
+
+
+def test_a_later_price_changes_nothing_that_was_told_of_a_night(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = make_lake(tmp_path / "lake")
+    for night in range(3):
+        write_job(tmp_path / f"{night}", stall_ms=30, base_ns=BASE_NS + night * 86_400 * 10**9)
+        lake.add([tmp_path / f"{night}"], name=f"j{night}", workers=1)
+        if night < 2:
+            price = ("--gpu-hour-price", "2EUR") if night else ()
+            call(capsys, "rollup", lake.root, "--workers", 1, *price)
+    samples = tmp_path / "samples.om"
+    asked = ("--gpu-hour-price", "3EUR", "--openmetrics", samples)
+    call(capsys, "rollup", lake.root, "--workers", 1, *asked)
+    told: dict[str, dict[str, float]] = {"amount": {}, "gpu_hours": {}}
+    for line in samples.read_text().splitlines():
+        if line.startswith("tracekit_lost_") and 'cause="dataloader-stall"' in line:
+            metric, value, at = line.split()
+            what = metric.removeprefix("tracekit_lost_").partition("_per_day")[0]
+            told[what][at] = float(value)
+    first, second, third = sorted(told["gpu_hours"])
+    assert told["amount"] == {
+        second: pytest.approx(2 * told["gpu_hours"][second]),
+        third: pytest.approx(3 * told["gpu_hours"][third]),
+    }
+    assert first not in told["amount"]  # of that night no money was told
+    (lake.fleet / "nights" / "2026-07-22.json").write_text("{")
+    call(capsys, "rollup", lake.root, "--workers", 1, *asked)
+    assert samples.read_text().count("tracekit_lost_amount_per_day{") > 1  # by the price of today
 
 
 @pytest.mark.parametrize("price", ["", "2.1", "EUR", "-2EUR", "0EUR", "nan", "1e9EUR", "2,1EUR"])

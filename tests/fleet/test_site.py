@@ -196,9 +196,42 @@ def test_a_place_has_a_page_where_findings_lie_on_it_and_only_there(
     for kind, listing, _ in places.KINDS:
         rows = fleet.rows(kind, day_of(3), day_of(30))
         bad = {row[kind] for row in rows if row["rules"]}
-        assert {n for n in pages if n.startswith(f"{kind}-")} == {page_name(kind, n) for n in bad}
+        own = {page_name(kind, n) for n in bad}
+        assert {n for n in pages if n.startswith(f"{kind}-")} == own
         linked = set(LINKS.findall(pages[listing])) - {name for name, _ in PAGES}
-        assert linked == {page_name(kind, n) for n in bad}
+        assert linked == own | ({page_name("link", LINK)} if kind == "host" else set())
+
+
+def test_a_host_whose_port_stands_out_says_so_and_leads_there(pages: dict[str, str]) -> None:
+    standing = {row[0]: row[1] for row in shown_rows(pages["hosts.html"]) if row[1]}
+    assert standing == {SLOW_HOST: "stands out", LINK_HOST: "its port stands out"}
+    host, port = page_name("host", LINK_HOST), page_name("link", LINK)
+    assert f"Port {LINK}: packet-loss in" in pages[host]
+    assert port in LINKS.findall(pages[host])
+    assert host in LINKS.findall(pages[port])
+
+
+def test_the_hosts_of_a_rack_that_stands_out_say_so(tmp_path: Path) -> None:
+    racked = Fleet(1, faults=frozenset({"rack"}), decoys=frozenset())
+    (rack,) = [o for o in night_of(racked, 30).offenders if o.kind == "rack"]
+    rows = shown_rows(written(racked, tmp_path / "site")["hosts.html"])
+    told = {row[0] for row in rows if row[1] == f"its rack {rack.name} stands out"}
+    assert told == {host for host, _ in rack.hosts}
+
+
+def test_a_table_that_scrolls_says_so(pages: dict[str, str]) -> None:
+    rows, said = "64 rows", "(scroll for all of them)"
+    assert re.search(rf"{rows}<span[^>]*> {re.escape(said)}", pages["hosts.html"])
+    families = pages["index.html"].partition('id="families"')[2]
+    assert " rows</caption>" in families
+    assert said not in families
+
+
+def test_the_first_page_begins_with_what_there_is_to_do(pages: dict[str, str]) -> None:
+    (first,) = re.findall(r"<p>(Do: .*?)</p>", pages["index.html"])
+    assert f"Drain, or mend: host {SLOW_HOST}. Have looked at: port {LINK}." in first
+    assert '<a href="index.html" aria-current="page">' in pages["index.html"]
+    assert "Skip to the content" in pages["index.html"]
 
 
 def test_the_page_of_a_host_has_its_runs_and_what_they_say_of_it(

@@ -25,7 +25,8 @@ from tracekit.wording import plural, safe
 if TYPE_CHECKING:
     from tracekit.fleet.lake import Entry
     from tracekit.fleet.lakes import AnyLake
-    from tracekit.fleet.night import Night, Price
+    from tracekit.fleet.night import Night
+    from tracekit.fleet.nights import Price
     from tracekit.fleet.rollup import Rolled
     from tracekit.fleet.site import Site
     from tracekit.fleet.store import FleetStore
@@ -348,16 +349,19 @@ def _last_date(store: FleetStore) -> str | None:
     import datetime
 
     ledger = store.ledger()
-    tomorrow = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
-    later = {n: r["date"] for n, r in ledger.items() if (r["date"] or "") > tomorrow.isoformat()}
+    today = datetime.datetime.now(datetime.UTC).date()
+    tomorrow = (today + datetime.timedelta(days=1)).isoformat()
+    later = {n: r["date"] for n, r in ledger.items() if (r["date"] or "") > tomorrow}
     dates = {row["date"] for row in ledger.values() if row["date"]}
     past = dates - set(later.values())
     for name, day in sorted(later.items())[:SHOWN_LATER] if past else ():
         note(
-            f"{name} is dated {day}, which is not yet: its host's clock is wrong, and no night "
-            "before that date counts it",
+            f"{name} is dated {day}, which is not yet: its host's clock is wrong (or this one's, "
+            f"by which it is {today.isoformat()}), and no night before that date counts it",
             level="warning",
         )
+    if past and len(later) > SHOWN_LATER:
+        note(f"{plural(len(later) - SHOWN_LATER, 'run')} more dated later", level="warning")
     return max(past or dates, default=None)
 
 
@@ -506,18 +510,20 @@ def _write_metrics(
 
     from tracekit.fleet import metrics
     from tracekit.fleet.limits import Limits
+    from tracekit.fleet.nights import prices
 
     if openmetrics is not None:
         weeks = timedelta(days=Limits().window_days - 1)
         first = since or (date.fromisoformat(night.date) - weeks).isoformat()
-        write_text(metrics.history(store, first, night.date, night.price), openmetrics)
+        told = prices(store.folder, first, night.date)
+        write_text(metrics.history(store, first, night.date, night.price, told), openmetrics)
     if textfile is not None:
         write_text(metrics.current(night), textfile)
 
 
 def _price(text: str | None) -> Price | None:
     """An amount with its currency. UsageError where it is something else, or nothing."""
-    from tracekit.fleet.night import Price
+    from tracekit.fleet.nights import Price
 
     if text is None:
         return None

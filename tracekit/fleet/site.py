@@ -29,6 +29,7 @@ from tracekit.fleet.places import KINDS, Known, place_pages
 from tracekit.fleet.regressions import FamilyChange
 from tracekit.fleet.reports import Asked, Made, Reports, replace
 from tracekit.fleet.store import FleetStore
+from tracekit.report.job_words import PART_NAMES
 from tracekit.store.writer import writing
 from tracekit.wording import cut, plural, safe, seconds, share, some
 
@@ -209,6 +210,7 @@ def _index(
                 "name": "night",
                 "title": f"Night of {night.date}",
                 "texts": [
+                    *(f"Do: {line}" for line in (summary.asks(night),) if line),
                     *summary.sentences(night),
                     *(f"Watch: {line}" for line in summary.watch_lines(night)),
                 ],
@@ -257,6 +259,10 @@ def _lost(night: Night) -> dict[str, Any]:
     return {
         "name": "lost",
         "title": f"What the night of {night.date} lost",
+        "texts": [
+            f"What a rule means: tracekit explain {rule}"
+            for rule in [loss.cause for loss in shown if loss.cause not in PART_NAMES][:1]
+        ],
         "columns": columns,
         "rows": rows,
     }

@@ -267,16 +267,21 @@ def test_a_full_disk_is_named_and_what_was_written_before_is_whole(
     assert len(rolled(lake).done) == 6
 
 
+@pytest.mark.parametrize("free_bytes", [5_000, 100_000])  # none for the ledger; none for tables
 def test_a_disk_without_room_for_a_night_is_named_before_a_table_is_begun(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    free_bytes: int, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = FleetLake(tmp_path, fleet)
     rolled(lake, 1)
     before = tables(tmp_path)
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
-    with pytest.raises(StoreError, match=r"No space left on device: .* MB may be needed, 0.1 MB"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free_bytes))
+    with pytest.raises(StoreError, match=r"No space left on device: .* MB may be needed, 0\.\d MB"):
         rolled(lake, 2)
+    assert FleetStore(lake.fleet).ledger().keys() <= {
+        *(card.name for card, _ in fleet.runs[day_of(1)]),
+        *(card.name for card, _ in fleet.runs[day_of(2)] if free_bytes > 50_000),
+    }
     assert tables(tmp_path) == before
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10**9))
     assert len(rolled(lake).done) == 6

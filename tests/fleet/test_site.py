@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import html
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from fleet_nights import (
 )
 from tracekit.cli import main
 from tracekit.dashboards import fleet_figures, look
-from tracekit.errors import StoreError
+from tracekit.errors import RunWriteError, StoreError
 from tracekit.fleet import places, reports, summary
 from tracekit.fleet.lake import make_lake
 from tracekit.fleet.night import Night, judged
@@ -166,6 +168,26 @@ def test_a_folder_of_somebody_is_no_site(fleet: Judged, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a site"):
         written(fleet, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_site_that_could_not_begin_is_nobodys_and_the_next_one_begins(
+    few_days: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site"
+
+    def full(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(RunWriteError, match="No space left on device"):
+            written(few_days, folder, day=4)
+    assert [*folder.iterdir()] == []
+    (folder / f".{SITE_MARK}.17.part").write_bytes(b"{")  # of one that was killed there
+    assert "index.html" in written(few_days, folder, day=4)
 
 
 def test_names_from_files_are_text(tmp_path: Path, drawn: dict[str, str]) -> None:

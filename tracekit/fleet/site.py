@@ -128,7 +128,7 @@ def _earlier(folder: Path) -> _Earlier:
     """What an earlier site left."""
     import msgspec
 
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not any(map(_is_anybodys, folder.iterdir()))):
         return _Earlier()
     try:
         said = json.loads((folder / SITE_MARK).read_text(encoding="utf-8"))
@@ -141,6 +141,11 @@ def _earlier(folder: Path) -> _Earlier:
     # The mark may be anybody's: it must not lead out of its own folder.
     own = {name for name in pages if name == Path(name).name and name.endswith(".html")}
     return _Earlier(frozenset(own), reports)
+
+
+def _is_anybodys(path: Path) -> bool:
+    """Whether it is no mark that was never finished: of a site that was killed as it began."""
+    return not (path.name.startswith(f".{SITE_MARK}.") and path.name.endswith(reports_module.PART))
 
 
 def _named(night: Night, pages: Mapping[str, str], reports: Reports) -> list[tuple[str, str]]:

@@ -78,6 +78,7 @@ class FleetStore:
         self._done = None
         if not rows:
             return
+        self._check_space({LEDGER: rows}, 1)
         self._replace(LEDGER, rows, {"run": {r["run"] for r in rows}})
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -93,17 +94,18 @@ class FleetStore:
         """Let the rows of some runs be these, and no others on these dates."""
         keys = {"run": set(names), "date": set(dates)}
         if keys["run"] and keys["date"]:
-            self._check_space(rows, len(keys["date"]))
-            for each in TABLES:
-                self._replace(each, rows.get(each.name, ()), keys)
+            found = {each: rows.get(each.name, ()) for each in TABLES}
+            self._check_space(found, len(keys["date"]))
+            for each, of_it in found.items():
+                self._replace(each, of_it, keys)
 
-    def _check_space(self, rows: Rows, dates_count: int) -> None:
+    def _check_space(self, rows: Mapping[Table, Sequence[Row]], dates_count: int) -> None:
         """StoreError where a disk is too full for these rows: found half way, the library's threads
         print what they were doing, and half the tables are written in vain."""
         if self._options is not None:
             return
-        wanted = len(TABLES) * dates_count * FILE_BYTES
-        wanted += sum(_arrow(table(n), of).nbytes for n, of in rows.items())
+        wanted = len(rows) * dates_count * FILE_BYTES
+        wanted += sum(_arrow(each, of).nbytes for each, of in rows.items())
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(Path(self.folder).parent).free
             if free < wanted:

@@ -431,7 +431,9 @@ def test_the_commands(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     code, out, _ = call("lake", "show", root, "x1", "--json")
     assert json.loads(out)["world_size"] == 2
     assert "layers 4" in call("lake", "show", root, "x1")[1]
-    assert call("query", row["path"], "job_ranks", "--format", "csv")[0] == 0
+    asked = [call("query", f"{at}{row['path']}", "job_ranks") for at in ("", "file://")]
+    assert asked[0] == asked[1]
+    assert (asked[0][0], call("diagnose", f"file://{row['path']}")[0]) == (0, 0)
     assert call("lake", "rm", root, "x1", "nobody")[0] == 2
     assert call("lake", "prune", root, "--older-than", "soon")[0] == 2
     assert "0 runs" in call("lake", "prune", root, "--older-than", "1d")[2]

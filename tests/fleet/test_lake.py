@@ -327,6 +327,7 @@ def test_runs_are_found_by_what_they_are(filled: Path) -> None:
     assert card.signature is not None
     found = [{"name": "llama-*"}, {"since": card.date, "until": card.date}]
     found += [{"signature": card.signature[:6]}, {"host": card.hosts[0]}]
+    found += [{"host": f"{card.hosts[0].upper()}.example.org"}]
     for asked in found:
         assert [e.name for e in lake.entries(**asked)] == [entry.name], asked
     for asked in ({"name": "x*"}, {"since": "2999-01-01"}, {"until": "1999-01-01"},

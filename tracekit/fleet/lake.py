@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import runs, store
+from tracekit.derive.placement.hosts import canonical
 from tracekit.errors import RunWriteError, StoreError, TracekitError, UsageError
 from tracekit.fleet.lock import held
 from tracekit.objects import SCHEMES, local
@@ -439,7 +440,7 @@ def select(
         return (
             is_between(card.date, since, until)
             and (signature is None or (card.signature or "").startswith(signature))
-            and (host is None or host in card.hosts)
+            and (host is None or host in card.hosts or canonical(host) in card.hosts)
         )
 
     kept = [e for e in entries if is_wanted(e.card)]

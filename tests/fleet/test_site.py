@@ -233,6 +233,24 @@ def test_a_host_whose_port_stands_out_says_so_and_leads_there(pages: dict[str, s
     assert host in LINKS.findall(pages[port])
 
 
+@pytest.mark.usefixtures("without_figures")
+def test_a_host_whose_port_is_on_watch_says_so(tmp_path: Path) -> None:
+    one = Fleet(1, days=8, faults=frozenset(), decoys=frozenset())
+    _, tables = one.runs[day_of(8)][0]
+    host, port = tables["host"][0], tables["link"][0]
+    bad = {"rules": ["packet-loss"], "severity": "major", "gpu_hours_per_day": None}
+    host |= bad
+    port |= bad
+    told = {"rule": "packet-loss", "severity": "major", "is_explained": False, "summary": "lost"}
+    own = {name: port[name] for name in ("run", "date")}
+    tables["finding"] = [{**own, **told, "hosts": [host["host"]], "links": [port["link"]]}]
+    pages = written(one, tmp_path / "site", day=8)
+    standing = {row[0]: row[1] for row in shown_rows(pages["hosts.html"]) if row[1]}
+    assert standing[host["host"]] == "its port on watch"  # another is on watch by chance
+    assert page_name("link", port["link"]) in LINKS.findall(pages["hosts.html"])
+
+
+@pytest.mark.usefixtures("without_figures")
 def test_the_hosts_of_a_rack_that_stands_out_say_so(tmp_path: Path) -> None:
     racked = Fleet(1, faults=frozenset({"rack"}), decoys=frozenset())
     (rack,) = [o for o in night_of(racked, 30).offenders if o.kind == "rack"]

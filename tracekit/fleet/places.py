@@ -78,7 +78,7 @@ def place_pages(tables: Mapping[str, Sequence[Row]], known: Known) -> dict[str, 
     }
     pages = {}
     for kind, name, title in KINDS:
-        pages[name] = _listed(kind, title, places_by_kind[kind], page_of, known)
+        pages[name] = _listed(kind, title, places_by_kind[kind], owners, page_of, known)
         for place in places_by_kind[kind]:
             if (kind, place.name) in page_of:
                 pages[page_of[kind, place.name]] = _place_page(place, owners, page_of, known)
@@ -130,13 +130,14 @@ def _listed(
     kind: str,
     title: str,
     places: Sequence[_Place],
+    owners: Owners,
     page_of: Mapping[tuple[str, str], str],
     known: Known,
 ) -> str:
     rows = [
         [
             linked(page_of.get((kind, p.name)), safe(p.name)),
-            _standing(p, page_of, known.night),
+            _standing(p, owners, page_of, known.night),
             (str(len(p.runs)), len(p.runs)),
             (str(len(p.bad)), len(p.bad)),
             (share(p.bad_ratio), p.bad_ratio),
@@ -172,17 +173,23 @@ def _listed(
     return page(title, known.night, [section])
 
 
-def _standing(place: _Place, page_of: Mapping[tuple[str, str], str], night: Night) -> str:
-    """Whether it stands out itself, or what of it does, or is on watch."""
+def _standing(
+    place: _Place, owners: Owners, page_of: Mapping[tuple[str, str], str], night: Night
+) -> str:
+    """Whether it stands out itself, or what of it does, or either is on watch."""
     if place.offender:
         return "stands out"
-    if place.parts:
-        one = place.parts[0]
+    for one in place.parts:
         name = f" {safe(one.name)}" if one.kind == "rack" else ""  # it has no page
         text = f"its {summary.ASKED[one.kind]}{name} stands out"
         return linked(page_of.get((one.kind, one.name)), text)
-    is_watched = any((w.kind, w.name) == (place.kind, place.name) for w in night.watch.places)
-    return "watch" if is_watched else ""
+    for watched in night.watch.places:
+        key = (watched.kind, watched.name)
+        if key == (place.kind, place.name):
+            return "watch"
+        if place.kind == "host" and place.name in owners.get(key, ()):
+            return linked(page_of.get(key), f"its {summary.ASKED[watched.kind]} on watch")
+    return ""
 
 
 _RUN_COLUMNS = (

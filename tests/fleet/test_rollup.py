@@ -791,6 +791,30 @@ def test_a_notification_that_fails_is_said_and_the_night_stands(
     assert "sleep: not done within 0.2 s" in call(capsys, *words, "sleep 60")[2]
 
 
+def test_what_nobody_was_told_is_new_the_next_night_and_a_site_that_fails_keeps_nobody_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_job(tmp_path / "job", steps_count=2)
+    lake = make_lake(tmp_path / "lake")
+    lake.add([tmp_path / "job"], name="job", workers=1)
+    told = tmp_path / "told.txt"
+    words = ("rollup", lake.root, "--workers", 1, "--notify-command")
+    assert call(capsys, *words, "false")[0] == 0
+    assert not list(lake.fleet.glob("nights/*.json"))
+
+    def full(*_: object, **__: object) -> None:
+        raise RunWriteError("/var/www/fleet: cannot be written (No space left on device)")
+
+    monkeypatch.setattr(fleet_cli, "_site", full)
+    script = tmp_path / "notify"
+    script.write_text(f"#!/bin/sh\ncat > {told}\n")
+    script.chmod(0o755)
+    code, out, err = call(capsys, *words, script, "--site", tmp_path / "site")
+    assert (code, "error: /var/www/fleet: cannot be written" in err) == (2, True)
+    assert told.read_text() == out
+    assert len(list(lake.fleet.glob("nights/*.json"))) == 1
+
+
 def test_strict_ends_with_2_where_nobody_was_notified(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

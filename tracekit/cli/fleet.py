@@ -274,6 +274,7 @@ def rollup(
     The same night again changes nothing; after a kill the next call goes on.
     """
     from tracekit.cluster import cluster_of
+    from tracekit.errors import RunWriteError, StoreError
     from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
     from tracekit.fleet.nights import keep, told_before
@@ -319,26 +320,31 @@ def rollup(
         note("the lake has no run yet")
         return 2 if strict and rolled.failed else 0
     night = judged(store, day, rolled, price=stated, told=told_before(store.folder, day))
-    keep(store.folder, day, to_json(night))
     _log_counts(rolled, day)
     links = None
     if site is not None:
-        made = _site(
-            store,
-            opened_lake,
-            site,
-            night,
-            count=reports,
-            workers=workers or available_cpus(),
-            memory_bytes=memory_bytes,
-            config=settings,
-        )
-        links = Links(base, made.reports)
+        try:
+            made = _site(
+                store,
+                opened_lake,
+                site,
+                night,
+                count=reports,
+                workers=workers or available_cpus(),
+                memory_bytes=memory_bytes,
+                config=settings,
+            )
+            links = Links(base, made.reports)
+        except (RunWriteError, StoreError) as error:
+            fail(error.message, error.hint)  # a full disk there keeps nobody from being told
     text = _written(night, format_, opened_lake, links)
     write_text(text, output)
-    _write_metrics(store, night, since, openmetrics, textfile)
     is_notified = not command or _notify(command, text)
-    return _exit_status(night, rolled, strict, fail_on) if is_notified or not strict else 2
+    if is_notified:  # else the next night tells it as new
+        keep(store.folder, day, to_json(night))
+    _write_metrics(store, night, since, openmetrics, textfile)
+    is_whole = (is_notified or not strict) and (links is not None or site is None)
+    return _exit_status(night, rolled, strict, fail_on) if is_whole else 2
 
 
 def _last_date(store: FleetStore) -> str | None:

@@ -366,6 +366,7 @@ def ingest(
     one for it (local, slurm or kubernetes, of so many ``workers``).
     ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     """
+    run = local(os.fspath(run))
     if is_uri(run):
         raise UsageError(
             f"{run}: a run is made in a folder",

@@ -422,6 +422,8 @@ def test_the_commands(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert call("ingest", job)[0] == 2
     assert call("ingest", job, "--run", tmp_path / "r", "--lake", root)[0] == 2
     assert call("ingest", job, "--run", tmp_path / "r", "--name", "x")[0] == 2
+    assert call("ingest", job, "--run", f"file://{tmp_path}/r%20u", "--workers", 1)[0] == 0
+    assert (tmp_path / "r u" / "manifests").is_dir()
     code, _, err = call("ingest", job, "--lake", root, "--name", "x1", "--workers", 1)
     assert code == 0
     assert "new in the lake: x1" in err

@@ -246,6 +246,23 @@ def test_files_that_no_version_of_the_last_week_has_go(
     assert len(FleetStore(lake.fleet).rows("job")) == 6 * DAYS
 
 
+@pytest.mark.parametrize("count", soak([11, 30_000], fast=[11]))
+def test_the_ledger_takes_any_number_of_runs_at_once(
+    count: int, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if count < fleet_store.LEDGER_ROWS_COUNT:
+        monkeypatch.setattr(fleet_store, "LEDGER_ROWS_COUNT", 4)
+    rolled(FleetLake(tmp_path, fleet), 1)
+    store = FleetStore(tmp_path / "fleet")
+    (row, *_) = store.ledger().values()
+    for stamp in ("here", "copied"):
+        rows = [{**row, "run": f"r{i}", "stamp": stamp} for i in range(count)]
+        store.write_ledger(rows)
+        held = store.ledger()
+        assert len(held) == count + 6
+        assert [held[r["run"]] for r in rows] == rows
+
+
 def test_a_full_disk_is_named_and_what_was_written_before_is_whole(
     fleet: Fleet, tmp_path: Path
 ) -> None:

@@ -40,6 +40,9 @@ COMMIT_TRIES = 8
 FIRST_WAIT_S = 0.1
 LEDGER_FILES_COUNT = 16
 """So many files it grows to before it is one again, which is when old files of all tables go."""
+LEDGER_ROWS_COUNT = 5_000
+"""So many runs a commit names at most: a condition with 25,000 names ends the process, since the
+library follows it on the stack. Of a large lake that was copied every run has another stamp."""
 SWEEP_AFTER_HOURS = 168
 """How long who reads a version may take, and whoever writes one."""
 FILE_BYTES = 16 * 1024
@@ -79,7 +82,9 @@ class FleetStore:
         if not rows:
             return
         self._check_space({LEDGER: rows}, 1)
-        self._replace(LEDGER, rows, {"run": {r["run"] for r in rows}})
+        for first in range(0, len(rows), LEDGER_ROWS_COUNT):
+            part = rows[first : first + LEDGER_ROWS_COUNT]
+            self._replace(LEDGER, part, {"run": {r["run"] for r in part}})
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 

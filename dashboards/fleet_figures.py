@@ -1,4 +1,7 @@
-"""Figures of a fleet: how a family of jobs went over the nights, and what the nights lost."""
+"""Figures of a fleet: how a family of jobs went over the nights, and what the nights lost.
+
+Legends are on the right: a phone shows the last nights first.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def trend(runs: Sequence[Row], changed: str | None = None) -> Drawing | None:
     axes.set_xlim(-0.6, len(dates) - 0.4)
     axes.set_ylabel(f"mean step [{unit}]")
     look.grid(axes)
-    look.legend(figure, 2)
+    look.legend(figure, 2, is_right=True)
     means_s = [r["step_s"] for r in runs]
     says = (
         f"{plural(len(runs), 'run')} from {dates[0]} to {dates[-1]}: {seconds(min(means_s))} to "
@@ -85,7 +88,7 @@ def losses(parts: Sequence[Row], nights: Iterable[str]) -> Drawing | None:
     axes.set_xticks(*look.some_ticks([day[5:] for day in dates], DATE_CHARS))
     axes.set_ylabel("GPU-hours a day")
     look.grid(axes)
-    look.legend(figure, 4)
+    look.legend(figure, 4, is_right=True)
     says = f"{look.shown_name(causes[0])} costs most, {dates[0]} to {dates[-1]}."
     return Drawing(figure, says)
 
@@ -122,7 +125,7 @@ def place_runs(
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     axes.set_ylabel("runs a night")
     look.grid(axes)
-    look.legend(figure, 2)
+    look.legend(figure, 2, is_right=True)
     bad = sorted(r["date"] for r in runs if r["is_bad"])
     says = f"Findings on it in {len(bad)} of {plural(len(runs), 'run')}"
     if bad:

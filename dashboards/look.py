@@ -231,7 +231,12 @@ def row_ticks(labels: Sequence[str], limit: int = MAX_TICKS) -> tuple[list[int],
 
 
 def legend(
-    figure: Figure, columns: int, handles: Sequence[Any] = (), names: Sequence[str] = ()
+    figure: Figure,
+    columns: int,
+    handles: Sequence[Any] = (),
+    names: Sequence[str] = (),
+    *,
+    is_right: bool = False,
 ) -> None:
     """A legend above the figure, in as many columns as fit, at most these; of all that has a label
     where nothing is given."""
@@ -242,7 +247,8 @@ def legend(
     room = figure.get_figwidth() - 0.2
     while columns > 1 and _legend_inches(names, columns) > room:
         columns -= 1
-    figure.legend(handles, names, loc="outside upper left", ncols=columns)
+    where: Any = "outside upper right" if is_right else "outside upper left"
+    figure.legend(handles, names, loc=where, ncols=columns)
 
 
 def _legend_inches(names: Sequence[str], columns: int) -> float:

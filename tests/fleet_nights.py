@@ -184,6 +184,7 @@ def _tables(
         "place_cost_s": cost_s,
         "verdict": "culprit" if rule else "inherent",
         "verdict_rule": rule,
+        "sentence": f"{rule}, as simulated." if rule else "Nothing to fix, as simulated.",
         "inputs_count": 8,
         "inputs_bad_count": 0,
     }

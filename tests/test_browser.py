@@ -359,6 +359,9 @@ def test_on_a_phone_figures_of_nights_show_the_last(
     hidden = "s => s.scrollWidth - s.clientWidth - s.scrollLeft > 1"
     assert visit.ask(f"{sheets}.filter({hidden}).length") == 0
     assert visit.ask(f"{sheets}.filter(s => s.scrollLeft > 50).length") > 0
+    legends = "[...document.querySelectorAll('figure .sheet text')]"
+    legends += ".filter(t => t.textContent.trim() === 'slow-host')"
+    assert visit.ask(f"{legends}.map(t => t.getBoundingClientRect().left > 20)") == [True]
 
 
 NAMED: dict[str, Callable[[Path, str], Path]] = {

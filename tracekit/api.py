@@ -29,7 +29,7 @@ from tracekit.errors import (
     TracekitError,
     UsageError,
 )
-from tracekit.objects import is_uri
+from tracekit.objects import is_uri, local
 from tracekit.schema import REGISTRY_VERSION
 from tracekit.store import Selection
 from tracekit.store.manifest import Manifest, load
@@ -366,6 +366,7 @@ def ingest(
     one for it (local, slurm or kubernetes, of so many ``workers``).
     ``nsys`` is the program that exports Nsight Systems reports (.nsys-rep) among them.
     """
+    run = local(os.fspath(run))
     if is_uri(run):
         raise UsageError(
             f"{run}: a run is made in a folder",
@@ -698,4 +699,4 @@ def _listed(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not given:
         raise UsageError("no path was given", hint="give trace files, folders, archives or a run")
-    return given
+    return [local(path) if isinstance(path, str) else path for path in given]

@@ -21,7 +21,7 @@ from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tracekit.errors import StoreError, UsageError
 
@@ -55,6 +55,11 @@ Lake reads it too: https://ACCOUNT.blob.example.org or http://127.0.0.1:10000/AC
 def is_uri(path: object) -> bool:
     """Whether it names an object store and no file."""
     return isinstance(path, str) and path.partition("://")[0] in SCHEMES and "://" in path
+
+
+def local(path: str) -> str:
+    """A path, or what a ``file://`` URI names; any other URI as it is."""
+    return unquote(path.removeprefix("file://")) if path.startswith("file://") else path
 
 
 class Objects:

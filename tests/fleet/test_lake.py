@@ -327,6 +327,7 @@ def test_runs_are_found_by_what_they_are(filled: Path) -> None:
     assert card.signature is not None
     found = [{"name": "llama-*"}, {"since": card.date, "until": card.date}]
     found += [{"signature": card.signature[:6]}, {"host": card.hosts[0]}]
+    found += [{"host": f"{card.hosts[0].upper()}.example.org"}]
     for asked in found:
         assert [e.name for e in lake.entries(**asked)] == [entry.name], asked
     for asked in ({"name": "x*"}, {"since": "2999-01-01"}, {"until": "1999-01-01"},
@@ -421,6 +422,8 @@ def test_the_commands(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert call("ingest", job)[0] == 2
     assert call("ingest", job, "--run", tmp_path / "r", "--lake", root)[0] == 2
     assert call("ingest", job, "--run", tmp_path / "r", "--name", "x")[0] == 2
+    assert call("ingest", job, "--run", f"file://{tmp_path}/r%20u", "--workers", 1)[0] == 0
+    assert (tmp_path / "r u" / "manifests").is_dir()
     code, _, err = call("ingest", job, "--lake", root, "--name", "x1", "--workers", 1)
     assert code == 0
     assert "new in the lake: x1" in err
@@ -431,7 +434,9 @@ def test_the_commands(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     code, out, _ = call("lake", "show", root, "x1", "--json")
     assert json.loads(out)["world_size"] == 2
     assert "layers 4" in call("lake", "show", root, "x1")[1]
-    assert call("query", row["path"], "job_ranks", "--format", "csv")[0] == 0
+    asked = [call("query", f"{at}{row['path']}", "job_ranks") for at in ("", "file://")]
+    assert asked[0] == asked[1]
+    assert (asked[0][0], call("diagnose", f"file://{row['path']}")[0]) == (0, 0)
     assert call("lake", "rm", root, "x1", "nobody")[0] == 2
     assert call("lake", "prune", root, "--older-than", "soon")[0] == 2
     assert "0 runs" in call("lake", "prune", root, "--older-than", "1d")[2]

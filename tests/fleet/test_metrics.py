@@ -11,7 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from fleet_nights import GPU_HOUR_EUR, GPU_WATTS, UPGRADE_DAY, Fleet, day_of
 from tracekit.fleet import metrics
-from tracekit.fleet.night import Night, Price, judged
+from tracekit.fleet.night import Night, judged
+from tracekit.fleet.nights import Price
 from tracekit.fleet.rollup import Rolled
 
 

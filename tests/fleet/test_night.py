@@ -30,7 +30,7 @@ from tracekit.fleet import night as night_module
 from tracekit.fleet import summary
 from tracekit.fleet.limits import Limits
 from tracekit.fleet.night import Night, judged, regression_severity
-from tracekit.fleet.nights import Told, ToldRegression, keep, told_before
+from tracekit.fleet.nights import Price, Told, ToldRegression, keep, told_before
 from tracekit.fleet.offenders import Offender, Watch, at_least, offenders, watch
 from tracekit.fleet.regressions import regressions, why_not_comparable
 from tracekit.fleet.rollup import Rolled
@@ -756,7 +756,7 @@ def test_what_is_known_of_some_runs_of_a_cause_is_told_of_these() -> None:
         "30.00 EUR a day (of 1 run)",
         "9.00 USD a day (of 1 run)",
     ]
-    (priced,) = night_module.losses(rows, night_module.Price(2.0, "CHF"))
+    (priced,) = night_module.losses(rows, Price(2.0, "CHF"))
     assert (priced.amount_per_day, priced.currency) == (34.0, "CHF")
     (bare,) = night_module.losses([rows[-1]], None)
     assert (bare.energy_joules_per_day, bare.amounts) == (None, ())

@@ -182,7 +182,7 @@ def test_a_run_removed_while_it_is_read_has_not_failed(fleet: Fleet, tmp_path: P
     done = rolled_up(lake, diagnose=ask)
     assert (done.removed, done.failed) == ((unseen,), ())
     store = FleetStore(tmp_path / "fleet")
-    assert store.ledger()[unseen]["state"] == "failed"  # a half one never counts
+    assert unseen not in store.ledger()
     assert unseen not in {r["run"] for r in store.rows("job")}
     # A later generation of a run that a night has told of: what it told stays.
     told = [r for r in store.rows("host") if r["run"] == seen]
@@ -246,6 +246,23 @@ def test_files_that_no_version_of_the_last_week_has_go(
     assert len(FleetStore(lake.fleet).rows("job")) == 6 * DAYS
 
 
+@pytest.mark.parametrize("count", soak([11, 30_000], fast=[11]))
+def test_the_ledger_takes_any_number_of_runs_at_once(
+    count: int, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if count < fleet_store.LEDGER_ROWS_COUNT:
+        monkeypatch.setattr(fleet_store, "LEDGER_ROWS_COUNT", 4)
+    rolled(FleetLake(tmp_path, fleet), 1)
+    store = FleetStore(tmp_path / "fleet")
+    (row, *_) = store.ledger().values()
+    for stamp in ("here", "copied"):
+        rows = [{**row, "run": f"r{i}", "stamp": stamp} for i in range(count)]
+        store.write_ledger(rows)
+        held = store.ledger()
+        assert len(held) == count + 6
+        assert [held[r["run"]] for r in rows] == rows
+
+
 def test_a_full_disk_is_named_and_what_was_written_before_is_whole(
     fleet: Fleet, tmp_path: Path
 ) -> None:
@@ -267,16 +284,21 @@ def test_a_full_disk_is_named_and_what_was_written_before_is_whole(
     assert len(rolled(lake).done) == 6
 
 
+@pytest.mark.parametrize("free_bytes", [5_000, 100_000])  # none for the ledger; none for tables
 def test_a_disk_without_room_for_a_night_is_named_before_a_table_is_begun(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    free_bytes: int, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = FleetLake(tmp_path, fleet)
     rolled(lake, 1)
     before = tables(tmp_path)
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
-    with pytest.raises(StoreError, match=r"No space left on device: .* MB may be needed, 0.1 MB"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free_bytes))
+    with pytest.raises(StoreError, match=r"No space left on device: .* MB may be needed, 0\.\d MB"):
         rolled(lake, 2)
+    assert FleetStore(lake.fleet).ledger().keys() <= {
+        *(card.name for card, _ in fleet.runs[day_of(1)]),
+        *(card.name for card, _ in fleet.runs[day_of(2)] if free_bytes > 50_000),
+    }
     assert tables(tmp_path) == before
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10**9))
     assert len(rolled(lake).done) == 6
@@ -301,6 +323,30 @@ def test_tables_of_a_newer_tracekit_are_left_alone(
     assert "an older tracekit wrote the rows of 6 runs otherwise" in caplog.text
 
 
+def test_what_an_older_tracekit_said_of_a_run_stays_where_it_can_be_read_no_more(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = FleetLake(tmp_path, fleet)
+    rolled(lake, 1)
+    before = tables(tmp_path)
+    (name, *others) = [card.name for card, _ in fleet.runs[day_of(1)]]
+    monkeypatch.setattr(rollup, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+
+    def ask(entry: Entry) -> dict[str, list[Any]]:
+        if entry.name == name:
+            raise InputError("written with registry version 12, this tracekit has 13")
+        return lake.diagnosed(entry)
+
+    for _ in range(2):  # it is tried and named every night
+        done = rolled_up(lake, diagnose=ask)
+        assert [n for n, _ in done.failed] == [name]
+        assert tables(tmp_path) == before
+        assert {r["run"] for r in FleetStore(lake.fleet).rows("job")} == {name, *others}
+    lake.simulated = Fleet(2, days=DAYS)  # of its next generation nothing is known
+    rolled_up(lake, diagnose=ask)
+    assert name not in {r["run"] for r in FleetStore(lake.fleet).rows("job")}
+
+
 def test_an_interrupt_that_a_library_made_an_error_of_fails_no_run(
     fleet: Fleet, tmp_path: Path
 ) -> None:
@@ -314,7 +360,7 @@ def test_an_interrupt_that_a_library_made_an_error_of_fails_no_run(
     with pytest.raises(KeyboardInterrupt):
         rolled_up(lake, diagnose=asked, is_interrupted=lambda: bool(pressed))
     assert len(pressed) == 1
-    assert {r["state"] for r in FleetStore(lake.fleet).ledger().values()} == {"begun"}
+    assert not lake.fleet.exists()  # what is in the ledger was diagnosed
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -544,7 +590,13 @@ def test_a_run_whose_clock_is_years_ahead_is_no_last_night(
     assert f"ahead is dated {day['ahead']}, which is not yet" in err
     code, out, _ = call(capsys, "rollup", lake.root, "--workers", 1, "--date", day["ahead"])
     assert (code, out.startswith(f"Night of {day['ahead']}: 1 run")) == (0, True)
-    lake.remove("now")
+    for number in range(4):
+        lake.add([tmp_path / "ahead"], name=f"ahead{number}", workers=1)
+    err = call(capsys, "rollup", lake.root, "--workers", 1)[2]
+    assert (err.count("is dated"), "2 runs more dated later" in err) == (3, True)
+    assert err.count("(or this one's, by which it is 20") == 3
+    for name in set(lake.names()) - {"ahead"}:
+        lake.remove(name)
     shutil.rmtree(lake.root / "fleet")
     code, out, err = call(capsys, "rollup", lake.root, "--workers", 1)
     assert out.startswith(f"Night of {day['ahead']}")  # where nothing else is there, it is told
@@ -668,6 +720,69 @@ def test_a_run_says_in_which_racks_its_hosts_are_and_where_its_log_says_time_wen
     assert [r["gpu_hours"] for r in rows] == [2 * r["spent_s"] / 3600 for r in rows]
 
 
+def test_a_port_is_one_however_the_files_of_a_night_spell_its_host(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake")
+    nights = [["node0"], ["node0.example.org"], ["Node0.a.org", "node0.b.org"]]
+    for night, nodes in enumerate(nights):
+        begun_ns = BASE_NS + night * 86_400 * 10**9
+        job = tmp_path / f"job{night}"
+        write_job(job, base_ns=begun_ns)
+        points = [
+            f"net,host={node},interface=eth{port} bytes_recv={10**6 * i}i,"
+            f"packets_recv={1000 * i}i,drop_in={200 * i * port}i {begun_ns + (i - 10) * 2 * 10**8}"
+            for i in range(40)
+            for node in nodes
+            for port in range(2)
+        ]
+        (job / "net.influx").write_text("\n".join(points) + "\n")
+        lake.add([job], name=f"night{night}", workers=1)
+    rolled_up(lake)
+    store = FleetStore(lake.fleet)
+    ports = {
+        run: [r["link"] for r in store.rows("link") if r["run"] == run] for run in lake.names()
+    }
+    assert ports["night0"] == ports["night1"] == ["node0:eth0", "node0:eth1"]
+    found = {r["run"]: r["links"] for r in store.rows("finding") if r["rule"] == "packet-loss"}
+    assert found["night0"] == found["night1"] == ["node0:eth1"]
+    # Two full names with one short form are two machines.
+    assert [p.partition(":")[0].lower() for p in ports["night2"]] == [
+        "node0.a.org",
+        "node0.a.org",
+        "node0.b.org",
+        "node0.b.org",
+    ]
+
+
+def test_a_later_price_changes_nothing_that_was_told_of_a_night(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = make_lake(tmp_path / "lake")
+    for night in range(3):
+        write_job(tmp_path / f"{night}", stall_ms=30, base_ns=BASE_NS + night * 86_400 * 10**9)
+        lake.add([tmp_path / f"{night}"], name=f"j{night}", workers=1)
+        if night < 2:
+            price = ("--gpu-hour-price", "2EUR") if night else ()
+            call(capsys, "rollup", lake.root, "--workers", 1, *price)
+    samples = tmp_path / "samples.om"
+    asked = ("--gpu-hour-price", "3EUR", "--openmetrics", samples)
+    call(capsys, "rollup", lake.root, "--workers", 1, *asked)
+    told: dict[str, dict[str, float]] = {"amount": {}, "gpu_hours": {}}
+    for line in samples.read_text().splitlines():
+        if line.startswith("tracekit_lost_") and 'cause="dataloader-stall"' in line:
+            metric, value, at = line.split()
+            what = metric.removeprefix("tracekit_lost_").partition("_per_day")[0]
+            told[what][at] = float(value)
+    first, second, third = sorted(told["gpu_hours"])
+    assert told["amount"] == {
+        second: pytest.approx(2 * told["gpu_hours"][second]),
+        third: pytest.approx(3 * told["gpu_hours"][third]),
+    }
+    assert first not in told["amount"]  # of that night no money was told
+    (lake.fleet / "nights" / "2026-07-22.json").write_text("{")
+    call(capsys, "rollup", lake.root, "--workers", 1, *asked)
+    assert samples.read_text().count("tracekit_lost_amount_per_day{") > 1  # by the price of today
+
+
 @pytest.mark.parametrize("price", ["", "2.1", "EUR", "-2EUR", "0EUR", "nan", "1e9EUR", "2,1EUR"])
 def test_a_price_that_is_none_is_refused(
     price: str, real: Path, capsys: pytest.CaptureFixture[str]
@@ -691,6 +806,30 @@ def test_a_notification_that_fails_is_said_and_the_night_stands(
     assert "hidden" not in err
     monkeypatch.setattr(fleet_cli, "NOTIFY_S", 0.2)
     assert "sleep: not done within 0.2 s" in call(capsys, *words, "sleep 60")[2]
+
+
+def test_what_nobody_was_told_is_new_the_next_night_and_a_site_that_fails_keeps_nobody_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_job(tmp_path / "job", steps_count=2)
+    lake = make_lake(tmp_path / "lake")
+    lake.add([tmp_path / "job"], name="job", workers=1)
+    told = tmp_path / "told.txt"
+    words = ("rollup", lake.root, "--workers", 1, "--notify-command")
+    assert call(capsys, *words, "false")[0] == 0
+    assert not list(lake.fleet.glob("nights/*.json"))
+
+    def full(*_: object, **__: object) -> None:
+        raise RunWriteError("/var/www/fleet: cannot be written (No space left on device)")
+
+    monkeypatch.setattr(fleet_cli, "_site", full)
+    script = tmp_path / "notify"
+    script.write_text(f"#!/bin/sh\ncat > {told}\n")
+    script.chmod(0o755)
+    code, out, err = call(capsys, *words, script, "--site", tmp_path / "site")
+    assert (code, "error: /var/www/fleet: cannot be written" in err) == (2, True)
+    assert told.read_text() == out
+    assert len(list(lake.fleet.glob("nights/*.json"))) == 1
 
 
 def test_strict_ends_with_2_where_nobody_was_notified(

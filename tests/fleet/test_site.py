@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import html
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from fleet_nights import (
 )
 from tracekit.cli import main
 from tracekit.dashboards import fleet_figures, look
-from tracekit.errors import StoreError
+from tracekit.errors import RunWriteError, StoreError
 from tracekit.fleet import places, reports, summary
 from tracekit.fleet.lake import make_lake
 from tracekit.fleet.night import Night, judged
@@ -168,6 +170,26 @@ def test_a_folder_of_somebody_is_no_site(fleet: Judged, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.usefixtures("without_figures")
+def test_a_site_that_could_not_begin_is_nobodys_and_the_next_one_begins(
+    few_days: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site"
+
+    def full(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(RunWriteError, match="No space left on device"):
+            written(few_days, folder, day=4)
+    assert [*folder.iterdir()] == []
+    (folder / f".{SITE_MARK}.17.part").write_bytes(b"{")  # of one that was killed there
+    assert "index.html" in written(few_days, folder, day=4)
+
+
 def test_names_from_files_are_text(tmp_path: Path, drawn: dict[str, str]) -> None:
     drawn.clear()
     evil = "<script>alert(1)</script>\u202e"
@@ -196,9 +218,60 @@ def test_a_place_has_a_page_where_findings_lie_on_it_and_only_there(
     for kind, listing, _ in places.KINDS:
         rows = fleet.rows(kind, day_of(3), day_of(30))
         bad = {row[kind] for row in rows if row["rules"]}
-        assert {n for n in pages if n.startswith(f"{kind}-")} == {page_name(kind, n) for n in bad}
+        own = {page_name(kind, n) for n in bad}
+        assert {n for n in pages if n.startswith(f"{kind}-")} == own
         linked = set(LINKS.findall(pages[listing])) - {name for name, _ in PAGES}
-        assert linked == {page_name(kind, n) for n in bad}
+        assert linked == own | ({page_name("link", LINK)} if kind == "host" else set())
+
+
+def test_a_host_whose_port_stands_out_says_so_and_leads_there(pages: dict[str, str]) -> None:
+    standing = {row[0]: row[1] for row in shown_rows(pages["hosts.html"]) if row[1]}
+    assert standing == {SLOW_HOST: "stands out", LINK_HOST: "its port stands out"}
+    host, port = page_name("host", LINK_HOST), page_name("link", LINK)
+    assert f"Port {LINK}: packet-loss in" in pages[host]
+    assert port in LINKS.findall(pages[host])
+    assert host in LINKS.findall(pages[port])
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_host_whose_port_is_on_watch_says_so(tmp_path: Path) -> None:
+    one = Fleet(1, days=8, faults=frozenset(), decoys=frozenset())
+    _, tables = one.runs[day_of(8)][0]
+    host, port = tables["host"][0], tables["link"][0]
+    bad = {"rules": ["packet-loss"], "severity": "major", "gpu_hours_per_day": None}
+    host |= bad
+    port |= bad
+    told = {"rule": "packet-loss", "severity": "major", "is_explained": False, "summary": "lost"}
+    own = {name: port[name] for name in ("run", "date")}
+    tables["finding"] = [{**own, **told, "hosts": [host["host"]], "links": [port["link"]]}]
+    pages = written(one, tmp_path / "site", day=8)
+    standing = {row[0]: row[1] for row in shown_rows(pages["hosts.html"]) if row[1]}
+    assert standing[host["host"]] == "its port on watch"  # another is on watch by chance
+    assert page_name("link", port["link"]) in LINKS.findall(pages["hosts.html"])
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_the_hosts_of_a_rack_that_stands_out_say_so(tmp_path: Path) -> None:
+    racked = Fleet(1, faults=frozenset({"rack"}), decoys=frozenset())
+    (rack,) = [o for o in night_of(racked, 30).offenders if o.kind == "rack"]
+    rows = shown_rows(written(racked, tmp_path / "site")["hosts.html"])
+    told = {row[0] for row in rows if row[1] == f"its rack {rack.name} stands out"}
+    assert told == {host for host, _ in rack.hosts}
+
+
+def test_a_table_that_scrolls_says_so(pages: dict[str, str]) -> None:
+    rows, said = "64 rows", "(scroll for all of them)"
+    assert re.search(rf"{rows}<span[^>]*> {re.escape(said)}", pages["hosts.html"])
+    families = pages["index.html"].partition('id="families"')[2]
+    assert " rows</caption>" in families
+    assert said not in families
+
+
+def test_the_first_page_begins_with_what_there_is_to_do(pages: dict[str, str]) -> None:
+    (first,) = re.findall(r"<p>(Do: .*?)</p>", pages["index.html"])
+    assert f"Drain, or mend: host {SLOW_HOST}. Have looked at: port {LINK}." in first
+    assert '<a href="index.html" aria-current="page">' in pages["index.html"]
+    assert "Skip to the content" in pages["index.html"]
 
 
 def test_the_page_of_a_host_has_its_runs_and_what_they_say_of_it(

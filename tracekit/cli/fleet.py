@@ -25,7 +25,8 @@ from tracekit.wording import plural, safe
 if TYPE_CHECKING:
     from tracekit.fleet.lake import Entry
     from tracekit.fleet.lakes import AnyLake
-    from tracekit.fleet.night import Night, Price
+    from tracekit.fleet.night import Night
+    from tracekit.fleet.nights import Price
     from tracekit.fleet.rollup import Rolled
     from tracekit.fleet.site import Site
     from tracekit.fleet.store import FleetStore
@@ -273,6 +274,7 @@ def rollup(
     The same night again changes nothing; after a kill the next call goes on.
     """
     from tracekit.cluster import cluster_of
+    from tracekit.errors import RunWriteError, StoreError
     from tracekit.fleet.lakes import lake_at
     from tracekit.fleet.night import judged
     from tracekit.fleet.nights import keep, told_before
@@ -318,26 +320,31 @@ def rollup(
         note("the lake has no run yet")
         return 2 if strict and rolled.failed else 0
     night = judged(store, day, rolled, price=stated, told=told_before(store.folder, day))
-    keep(store.folder, day, to_json(night))
     _log_counts(rolled, day)
     links = None
     if site is not None:
-        made = _site(
-            store,
-            opened_lake,
-            site,
-            night,
-            count=reports,
-            workers=workers or available_cpus(),
-            memory_bytes=memory_bytes,
-            config=settings,
-        )
-        links = Links(base, made.reports)
+        try:
+            made = _site(
+                store,
+                opened_lake,
+                site,
+                night,
+                count=reports,
+                workers=workers or available_cpus(),
+                memory_bytes=memory_bytes,
+                config=settings,
+            )
+            links = Links(base, made.reports)
+        except (RunWriteError, StoreError) as error:
+            fail(error.message, error.hint)  # a full disk there keeps nobody from being told
     text = _written(night, format_, opened_lake, links)
     write_text(text, output)
-    _write_metrics(store, night, since, openmetrics, textfile)
     is_notified = not command or _notify(command, text)
-    return _exit_status(night, rolled, strict, fail_on) if is_notified or not strict else 2
+    if is_notified:  # else the next night tells it as new
+        keep(store.folder, day, to_json(night))
+    _write_metrics(store, night, since, openmetrics, textfile)
+    is_whole = (is_notified or not strict) and (links is not None or site is None)
+    return _exit_status(night, rolled, strict, fail_on) if is_whole else 2
 
 
 def _last_date(store: FleetStore) -> str | None:
@@ -348,16 +355,19 @@ def _last_date(store: FleetStore) -> str | None:
     import datetime
 
     ledger = store.ledger()
-    tomorrow = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
-    later = {n: r["date"] for n, r in ledger.items() if (r["date"] or "") > tomorrow.isoformat()}
+    today = datetime.datetime.now(datetime.UTC).date()
+    tomorrow = (today + datetime.timedelta(days=1)).isoformat()
+    later = {n: r["date"] for n, r in ledger.items() if (r["date"] or "") > tomorrow}
     dates = {row["date"] for row in ledger.values() if row["date"]}
     past = dates - set(later.values())
     for name, day in sorted(later.items())[:SHOWN_LATER] if past else ():
         note(
-            f"{name} is dated {day}, which is not yet: its host's clock is wrong, and no night "
-            "before that date counts it",
+            f"{name} is dated {day}, which is not yet: its host's clock is wrong (or this one's, "
+            f"by which it is {today.isoformat()}), and no night before that date counts it",
             level="warning",
         )
+    if past and len(later) > SHOWN_LATER:
+        note(f"{plural(len(later) - SHOWN_LATER, 'run')} more dated later", level="warning")
     return max(past or dates, default=None)
 
 
@@ -506,18 +516,20 @@ def _write_metrics(
 
     from tracekit.fleet import metrics
     from tracekit.fleet.limits import Limits
+    from tracekit.fleet.nights import prices
 
     if openmetrics is not None:
         weeks = timedelta(days=Limits().window_days - 1)
         first = since or (date.fromisoformat(night.date) - weeks).isoformat()
-        write_text(metrics.history(store, first, night.date, night.price), openmetrics)
+        told = prices(store.folder, first, night.date)
+        write_text(metrics.history(store, first, night.date, night.price, told), openmetrics)
     if textfile is not None:
         write_text(metrics.current(night), textfile)
 
 
 def _price(text: str | None) -> Price | None:
     """An amount with its currency. UsageError where it is something else, or nothing."""
-    from tracekit.fleet.night import Price
+    from tracekit.fleet.nights import Price
 
     if text is None:
         return None

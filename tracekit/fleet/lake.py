@@ -31,12 +31,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from tracekit import runs, store
+from tracekit.derive.placement.hosts import canonical
 from tracekit.errors import RunWriteError, StoreError, TracekitError, UsageError
 from tracekit.fleet.lock import held
-from tracekit.objects import SCHEMES
+from tracekit.objects import SCHEMES, local
 from tracekit.runs.keys import whole
 from tracekit.store.manifest import LAKE_MARK, MARK, Manifest, load, stamp_of, work_path
 from tracekit.store.removal import Removed, remove_run
@@ -125,15 +125,13 @@ class Changes:
 
 def place(root: str | Path) -> Path:
     """The folder of a lake that is none of an object store (those: fleet/object_lake.py)."""
-    text = os.fspath(root)
+    text = local(os.fspath(root))
     short = _SHORT_URI.match(text)
     if short is not None:
         raise UsageError(
             f"{text}: neither a folder nor the URI of a place in a store",
             hint=f"{short[1]}://{short[2]}, or ./{text} for a folder of that name",
         )
-    if text.startswith("file://"):
-        return Path(unquote(text.removeprefix("file://")))
     scheme, found, _ = text.partition("://")
     if found:
         raise UsageError(
@@ -442,7 +440,7 @@ def select(
         return (
             is_between(card.date, since, until)
             and (signature is None or (card.signature or "").startswith(signature))
-            and (host is None or host in card.hosts)
+            and (host is None or host in card.hosts or canonical(host) in card.hosts)
         )
 
     kept = [e for e in entries if is_wanted(e.card)]

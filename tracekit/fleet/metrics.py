@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from tracekit.fleet.night import Logged, Loss, Night, Price, logged, losses
+from tracekit.fleet.night import Logged, Loss, Night, logged, losses
+from tracekit.fleet.nights import Price
 from tracekit.fleet.store import FleetStore
 from tracekit.wording import safe
 
@@ -43,8 +44,14 @@ def history(
     since: str | None = None,
     until: str | None = None,
     price: Price | None = None,
+    prices: Mapping[str, Price | None] | None = None,
 ) -> str:
-    """One sample a series and date, at the date's midnight (UTC); money as ``night.judged``."""
+    """One sample a series and date, at the date's midnight (UTC).
+
+    Money is by ``prices``, what it was on a date, else by ``price``: what was told of a night does
+    not change with a later price. None: what jobs' descriptions stated.
+    """
+    prices = prices or {}
     samples: dict[str, dict[tuple[Labels, str | None], float]] = defaultdict(dict)
     steps: dict[tuple[Labels, str | None], list[float]] = defaultdict(list)
     for job in store.rows("job", since, until):
@@ -63,7 +70,7 @@ def history(
     for day, parts in budget.items():
         hours = sum(p["gpu_hours_per_day"] for p in parts)
         samples["tracekit_gpu_hours_per_day"][(), day] = hours
-        for name, points in _lost(losses(parts, price), day).items():
+        for name, points in _lost(losses(parts, prices.get(day, price)), day).items():
             samples[name] |= points
     goodput: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in store.rows("goodput", since, until):

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracekit.findings import Severity, severity_of
 from tracekit.fleet.limits import Limits
-from tracekit.fleet.nights import Told
+from tracekit.fleet.nights import Price, Told
 from tracekit.fleet.offenders import KINDS, Offender, Watch, offenders, watch
 from tracekit.fleet.regressions import Regression, regressions, why_not_comparable
 from tracekit.fleet.rollup import Rolled
@@ -58,14 +58,6 @@ class Amount:
     """None where a job's description states prices without one."""
     runs_count: int
     """Runs whose loss it is: others may have no price."""
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a GPU-hour costs, as whoever asks states it."""
-
-    gpu_hour: float
-    currency: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

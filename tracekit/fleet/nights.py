@@ -7,6 +7,7 @@ next one it is no longer new there, and nobody was ever told.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -24,6 +25,16 @@ from tracekit.store.manifest import work_path
 
 FOLDER = "nights"
 _NAME = re.compile(r"(\d{4}-\d{2}-\d{2})\.json")
+_NOT_OURS = (ValueError, KeyError, TypeError, RecursionError)
+"""A kept night that is not as we write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a GPU-hour costs, as whoever asks states it."""
+
+    gpu_hour: float
+    currency: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,20 @@ def told_before(folder: str, day: str) -> Told | None:
         if name.removesuffix(".json") < day and (said := _told(_read(folder, name))) is not None:
             return said
     return None
+
+
+def prices(folder: str, since: str, until: str) -> dict[str, Price | None]:
+    """What a GPU-hour cost by each kept night between two dates (both included); None: what the
+    jobs' descriptions stated."""
+    found: dict[str, Price | None] = {}
+    for name in _names(folder):
+        day = name.removesuffix(".json")
+        if since <= day <= until:
+            with contextlib.suppress(*_NOT_OURS):
+                said = json.loads(_read(folder, name) or b"")["price"]
+                stated = said and Price(float(said["gpu_hour"]), str(said["currency"]))
+                found[day] = stated or None
+    return found
 
 
 def keep(folder: str, day: str, text: str) -> None:
@@ -124,5 +149,5 @@ def _told(data: bytes | None) -> Told | None:
                 for r in said["regressions"]
             ),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except _NOT_OURS:
         return None

@@ -38,6 +38,8 @@ class _Place:
     runs: tuple[Row, ...]
     """Its rows, in the order in which they ran, by date."""
     offender: Offender | None
+    parts: tuple[Offender, ...] = ()
+    """Of a host: its GPUs and ports that stand out, and its rack where that does."""
 
     @property
     def bad(self) -> tuple[Row, ...]:
@@ -63,49 +65,79 @@ class Known:
     reports: Reports
 
 
-def place_pages(tables: Mapping[str, Iterable[Row]], known: Known) -> dict[str, str]:
+def place_pages(tables: Mapping[str, Sequence[Row]], known: Known) -> dict[str, str]:
     """Pages by name: of each kind its table, and those of places on which findings lie."""
-    places_by_kind = {kind: _places(kind, tables[kind], known.night) for kind, _, _ in KINDS}
+    owners = _owners(tables["gpu"], known.findings)
+    places_by_kind = {
+        kind: _places(kind, tables[kind], known.night, owners) for kind, _, _ in KINDS
+    }
     page_of = {
         (p.kind, p.name): page_name(p.kind, p.name)
         for places in places_by_kind.values()
         for p in [p for p in places if p.bad][:MAX_PLACE_PAGES]
     }
-    gpus = [g for g in places_by_kind["gpu"] if ("gpu", g.name) in page_of]
     pages = {}
     for kind, name, title in KINDS:
-        pages[name] = _listed(kind, title, places_by_kind[kind], page_of, known)
+        pages[name] = _listed(kind, title, places_by_kind[kind], owners, page_of, known)
         for place in places_by_kind[kind]:
             if (kind, place.name) in page_of:
-                pages[page_of[kind, place.name]] = _place_page(place, gpus, page_of, known)
+                pages[page_of[kind, place.name]] = _place_page(place, owners, page_of, known)
     return pages
 
 
-def _places(kind: str, rows: Iterable[Row], night: Night) -> list[_Place]:
-    """Who stands out comes first, then whoever has findings in most of its runs."""
+Owners = Mapping[tuple[str, str], set[str]]
+"""Hosts of GPUs and ports on which findings lie, by kind and name."""
+
+
+def _owners(gpus: Iterable[Row], findings: Mapping[str, Sequence[Row]]) -> Owners:
+    """Whose a port is its findings say, where they name one host."""
+    owners: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in gpus:
+        if row["rules"] and row["host"] is not None:
+            owners["gpu", row["gpu"]].add(row["host"])
+    for found in (f for of_run in findings.values() for f in of_run):
+        if not found["is_explained"] and len(found["hosts"] or ()) == 1:
+            for link in found["links"] or ():
+                owners["link", link].add(found["hosts"][0])
+    return owners
+
+
+def _places(kind: str, rows: Iterable[Row], night: Night, owners: Owners) -> list[_Place]:
+    """Who stands out comes first, then hosts of which a part does, then whoever has findings in
+    most of its runs."""
+    parts: dict[str, list[Offender]] = defaultdict(list)
+    for one in night.offenders if kind == "host" else ():
+        for host in {name for name, _ in one.hosts} | owners.get((one.kind, one.name), set()):
+            parts[host].append(one)
     offending = {o.name: o for o in night.offenders if o.kind == kind}
     runs: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         runs[row[kind]].append(row)
     places = [
-        _Place(kind, n, tuple(sorted(r, key=lambda x: (x["date"], x["run"]))), offending.get(n))
-        for n, r in runs.items()
+        _Place(
+            kind,
+            name,
+            tuple(sorted(of_it, key=lambda r: (r["date"], r["run"]))),
+            offending.get(name),
+            tuple(parts[name]),
+        )
+        for name, of_it in runs.items()
     ]
-    return sorted(places, key=lambda p: (p.offender is None, -p.bad_ratio, p.name))
+    return sorted(places, key=lambda p: (p.offender is None, not p.parts, -p.bad_ratio, p.name))
 
 
 def _listed(
     kind: str,
     title: str,
     places: Sequence[_Place],
+    owners: Owners,
     page_of: Mapping[tuple[str, str], str],
     known: Known,
 ) -> str:
-    watched = {(w.kind, w.name) for w in known.night.watch.places}
     rows = [
         [
             linked(page_of.get((kind, p.name)), safe(p.name)),
-            "stands out" if p.offender else "watch" if (kind, p.name) in watched else "",
+            _standing(p, owners, page_of, known.night),
             (str(len(p.runs)), len(p.runs)),
             (str(len(p.bad)), len(p.bad)),
             (share(p.bad_ratio), p.bad_ratio),
@@ -141,6 +173,25 @@ def _listed(
     return page(title, known.night, [section])
 
 
+def _standing(
+    place: _Place, owners: Owners, page_of: Mapping[tuple[str, str], str], night: Night
+) -> str:
+    """Whether it stands out itself, or what of it does, or either is on watch."""
+    if place.offender:
+        return "stands out"
+    for one in place.parts:
+        name = f" {safe(one.name)}" if one.kind == "rack" else ""  # it has no page
+        text = f"its {summary.ASKED[one.kind]}{name} stands out"
+        return linked(page_of.get((one.kind, one.name)), text)
+    for watched in night.watch.places:
+        key = (watched.kind, watched.name)
+        if key == (place.kind, place.name):
+            return "watch"
+        if place.kind == "host" and place.name in owners.get(key, ()):
+            return linked(page_of.get(key), f"its {summary.ASKED[watched.kind]} on watch")
+    return ""
+
+
 _RUN_COLUMNS = (
     ("Date", "day"),
     ("Run", "name"),
@@ -152,7 +203,7 @@ _RUN_COLUMNS = (
 
 
 def _place_page(
-    place: _Place, gpus: Sequence[_Place], page_of: Mapping[tuple[str, str], str], known: Known
+    place: _Place, owners: Owners, page_of: Mapping[tuple[str, str], str], known: Known
 ) -> str:
     from tracekit.dashboards import fleet_figures, look
 
@@ -175,13 +226,16 @@ def _place_page(
             {
                 "name": "trend",
                 "title": "Runs on it",
-                "texts": [summary.offender_sentence(offender)] if offender else [],
+                "texts": [
+                    summary.offender_sentence(one)
+                    for one in ((offender,) if offender else place.parts)
+                ],
                 "figure": shown,
             },
             {
                 "name": "around",
-                "title": "Its host" if place.kind == "gpu" else "Its GPUs with findings",
-                "links": _around(place, gpus, page_of),
+                "title": "Its GPUs and ports with findings" if place.kind == "host" else "Its host",
+                "links": _around(place, owners, page_of),
             },
             {
                 "name": "runs",
@@ -196,16 +250,17 @@ def _place_page(
 
 
 def _around(
-    place: _Place, gpus: Iterable[_Place], page_of: Mapping[tuple[str, str], str]
+    place: _Place, owners: Owners, page_of: Mapping[tuple[str, str], str]
 ) -> list[tuple[str, str]]:
-    """Pages of a GPU's host, or of a host's GPUs. A port's node may be a switch."""
-    if place.kind == "gpu":
-        hosts = sorted({r["host"] for r in place.runs if ("host", r["host"]) in page_of})
-        return [(page_of["host", h], f"Host {safe(h)}") for h in hosts]
+    """Pages of a GPU's or port's host, or of a host's GPUs and ports."""
+    here = [("host", host) for host in owners.get((place.kind, place.name), ())]
     if place.kind == "host":
-        here = [g.name for g in gpus if any(r["host"] == place.name for r in g.runs)]
-        return [(page_of["gpu", name], f"GPU {safe(name)}") for name in here]
-    return []
+        here = [part for part, hosts in owners.items() if place.name in hosts]
+    return [
+        (page_of[kind, name], f"{summary.NOUNS[kind]} {safe(name)}")
+        for kind, name in sorted(here)
+        if (kind, name) in page_of
+    ]
 
 
 def _run_row(place: _Place, row: Row, known: Known) -> list[Any]:

@@ -30,6 +30,9 @@ MAX_COUNT = 100
 MAX_BYTES = 500_000_000
 """Of all of them; one of a job of thousands of ranks has megabytes."""
 
+PART = ".part"
+"""Ends the name of a file that is not whole yet."""
+
 Make = Callable[[str, Path], int]
 """Makes a run's page as that file; its bytes. StoreError where the run is not there."""
 
@@ -106,9 +109,12 @@ def _make(
 def replace(path: Path, text: str) -> int:
     """Let a file be this text, whole or not at all; its bytes."""
     data = text.encode("utf-8", "backslashreplace")
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    draft.write_bytes(data)
-    draft.replace(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     return len(data)
 
 

@@ -181,16 +181,6 @@ def _written(
 ) -> tuple[list[str], list[tuple[str, str]], list[str]]:
     """The rows of some runs, in place of what the tables had of them: which are done, which failed
     and why, and which were removed meanwhile."""
-    before = store.ledger()
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    # Rows of an earlier generation may stand under another date: it stays written until the rows
-    # of this one are whole.
-    begun = {}
-    for entry in batch:
-        row = _ledger_row(entry, "begun", at)
-        earlier = before.get(entry.name, {}).get("dates") or ()
-        begun[entry.name] = {**row, "dates": sorted({*row["dates"], *earlier})}
-    store.write_ledger([*begun.values()])
     tables: dict[str, list[Row]] = {}
     reasons: dict[str, str] = {}
     for entry, said in told:
@@ -200,21 +190,35 @@ def _written(
             continue
         for name, rows in said.items():
             tables.setdefault(name, []).extend(rows)
+    before = store.ledger()
     removed = [name for name in reasons if _is_removed(lake, name)]
-    reasons |= dict.fromkeys(removed, "removed while a rollup read it")
-    kept = {name: row for name, row in begun.items() if name not in removed}
-    store.replace(tables, kept, {d for row in kept.values() for d in row["dates"]})
-    ended = {
-        e.name: _ledger_row(e, "failed" if e.name in reasons else "done", at, reasons.get(e.name))
-        for e in batch
-    }
-    ended |= {name: before[name] for name in removed if name in before}
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    begun: dict[str, Row] = {}
+    ended: dict[str, Row] = {}
+    for entry in batch:
+        name, held = entry.name, before.get(entry.name)
+        if name in removed or (name in reasons and _says_the_same(held, entry)):
+            continue  # what was said of it stays
+        # Rows of an earlier generation may stand under another date: it stays written until the
+        # rows of this one are whole.
+        row = _ledger_row(entry, "begun", at)
+        begun[name] = {**row, "dates": sorted({*row["dates"], *((held or {}).get("dates") or ())})}
+        state = "failed" if name in reasons else "done"
+        ended[name] = _ledger_row(entry, state, at, reasons.get(name))
+    store.write_ledger([*begun.values()])
+    store.replace(tables, begun, {d for row in begun.values() for d in row["dates"]})
     store.write_ledger([*ended.values()])
+    names = [entry.name for entry in batch]
     return (
-        [n for n in ended if n not in reasons],
-        [(n, reasons[n]) for n in ended if n in reasons and n not in removed],
+        [n for n in names if n not in reasons],
+        [(n, reasons[n]) for n in names if n in reasons and n not in removed],
         removed,
     )
+
+
+def _says_the_same(held: Row | None, entry: Entry) -> bool:
+    """Whether the tables hold this generation of a run, though as an older tracekit wrote it."""
+    return bool(held and entry.card and held["state"] == "done" and held["key"] == entry.card.key)
 
 
 def _is_removed(lake: AnyLake, name: str) -> bool:

@@ -43,6 +43,7 @@ def rows_of(card: Card, run: OpenRun, report: Report) -> dict[str, list[Row]]:
     """Rows by table."""
     ranks = _ranks(run)
     names = {r["rank"]: _gpu_name(r["device"], r["host"]) for r in ranks}
+    ports = _port_names(run)
     findings = report.document.findings
     tables = {
         "job": [_job(card, report)],
@@ -50,9 +51,9 @@ def rows_of(card: Card, run: OpenRun, report: Report) -> dict[str, list[Row]]:
         "rank": ranks,
         "host": _hosts(card, ranks, findings, _racks(run)),
         "gpu": _gpus(ranks, names, findings),
-        "link": _links(run, findings),
+        "link": _links(ports, findings),
         "collective": _collectives(report),
-        "finding": [_finding(f, report) for f in findings],
+        "finding": [_finding(f, report, ports) for f in findings],
         "budget": _budget(card, run, report),
         "goodput": _goodput(run, report),
     }
@@ -240,16 +241,37 @@ def _gpus(
     ]
 
 
-def _links(run: OpenRun, findings: Sequence[Finding]) -> list[Row]:
-    seen = {
-        f"{row['node']}:{row['port']}"
-        for row in run.answers.rows("port_counters")
-        if row["node"] is not None and row["port"] is not None
-    }
-    # A port without its node is not told from those of other hosts.
-    wanted = [(link, f) for f in findings if is_of_place(f) for link in f.scope.links]
-    places = _places((link, f) for link, f in wanted if link in seen)
-    return [{"link": link, **places.get(link, _CLEAN)} for link in sorted(seen)]
+def _port_names(run: OpenRun) -> dict[str, str]:
+    """Ports by what findings call them. One of a host's own bears the name that the host has in its
+    table, however the files of this night spell it; a port without its node is not told from those
+    of other hosts."""
+    rows = [
+        r
+        for r in run.answers.rows("port_counters")
+        if r["node"] is not None and r["port"] is not None
+    ]
+    nodes = {r["node"] for r in rows}
+
+    def name(row: Row) -> str:
+        node, host = row["node"], row["host"]
+        # Two full names with one short form are two machines.
+        is_shared = "." in node and any(
+            "." in other and other != node and canonical(other) == host for other in nodes
+        )
+        return f"{host if row['is_on_host'] and not is_shared else node}:{row['port']}"
+
+    return {f"{r['node']}:{r['port']}": name(r) for r in rows}
+
+
+def _links(ports: Mapping[str, str], findings: Sequence[Finding]) -> list[Row]:
+    places = _places(
+        (ports[link], f)
+        for f in findings
+        if is_of_place(f)
+        for link in f.scope.links
+        if link in ports
+    )
+    return [{"link": link, **places.get(link, _CLEAN)} for link in sorted(set(ports.values()))]
 
 
 def _collectives(report: Report) -> list[Row]:
@@ -265,7 +287,7 @@ def _collectives(report: Report) -> list[Row]:
     ]
 
 
-def _finding(finding: Finding, report: Report) -> Row:
+def _finding(finding: Finding, report: Report, ports: Mapping[str, str]) -> Row:
     scope = finding.scope
     return {
         "finding": finding.id,
@@ -278,7 +300,7 @@ def _finding(finding: Finding, report: Report) -> Row:
         "ranks": list(scope.ranks),
         "hosts": list(scope.hosts),
         "devices": list(scope.devices),
-        "links": list(scope.links),
+        "links": [ports.get(link, link) for link in scope.links],
         "s_per_step": finding.impact.s_per_step,
         "gpu_hours_per_day": finding.impact.gpu_hours_per_day,
         "summary": finding.summary,

@@ -29,6 +29,7 @@ from tracekit.fleet.places import KINDS, Known, place_pages
 from tracekit.fleet.regressions import FamilyChange
 from tracekit.fleet.reports import Asked, Made, Reports, replace
 from tracekit.fleet.store import FleetStore
+from tracekit.report.job_words import PART_NAMES
 from tracekit.store.writer import writing
 from tracekit.wording import cut, plural, safe, seconds, share, some
 
@@ -127,7 +128,7 @@ def _earlier(folder: Path) -> _Earlier:
     """What an earlier site left."""
     import msgspec
 
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not any(map(_is_anybodys, folder.iterdir()))):
         return _Earlier()
     try:
         said = json.loads((folder / SITE_MARK).read_text(encoding="utf-8"))
@@ -140,6 +141,11 @@ def _earlier(folder: Path) -> _Earlier:
     # The mark may be anybody's: it must not lead out of its own folder.
     own = {name for name in pages if name == Path(name).name and name.endswith(".html")}
     return _Earlier(frozenset(own), reports)
+
+
+def _is_anybodys(path: Path) -> bool:
+    """Whether it is no mark that was never finished: of a site that was killed as it began."""
+    return not (path.name.startswith(f".{SITE_MARK}.") and path.name.endswith(reports_module.PART))
 
 
 def _named(night: Night, pages: Mapping[str, str], reports: Reports) -> list[tuple[str, str]]:
@@ -209,6 +215,7 @@ def _index(
                 "name": "night",
                 "title": f"Night of {night.date}",
                 "texts": [
+                    *(f"Do: {line}" for line in (summary.asks(night),) if line),
                     *summary.sentences(night),
                     *(f"Watch: {line}" for line in summary.watch_lines(night)),
                 ],
@@ -257,6 +264,10 @@ def _lost(night: Night) -> dict[str, Any]:
     return {
         "name": "lost",
         "title": f"What the night of {night.date} lost",
+        "texts": [
+            f"What a rule means: tracekit explain {rule}"
+            for rule in [loss.cause for loss in shown if loss.cause not in PART_NAMES][:1]
+        ],
         "columns": columns,
         "rows": rows,
     }

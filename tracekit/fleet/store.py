@@ -40,6 +40,9 @@ COMMIT_TRIES = 8
 FIRST_WAIT_S = 0.1
 LEDGER_FILES_COUNT = 16
 """So many files it grows to before it is one again, which is when old files of all tables go."""
+LEDGER_ROWS_COUNT = 5_000
+"""So many runs a commit names at most: a condition with 25,000 names ends the process, since the
+library follows it on the stack. Of a large lake that was copied every run has another stamp."""
 SWEEP_AFTER_HOURS = 168
 """How long who reads a version may take, and whoever writes one."""
 FILE_BYTES = 16 * 1024
@@ -78,7 +81,10 @@ class FleetStore:
         self._done = None
         if not rows:
             return
-        self._replace(LEDGER, rows, {"run": {r["run"] for r in rows}})
+        self._check_space({LEDGER: rows}, 1)
+        for first in range(0, len(rows), LEDGER_ROWS_COUNT):
+            part = rows[first : first + LEDGER_ROWS_COUNT]
+            self._replace(LEDGER, part, {"run": {r["run"] for r in part}})
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -93,17 +99,18 @@ class FleetStore:
         """Let the rows of some runs be these, and no others on these dates."""
         keys = {"run": set(names), "date": set(dates)}
         if keys["run"] and keys["date"]:
-            self._check_space(rows, len(keys["date"]))
-            for each in TABLES:
-                self._replace(each, rows.get(each.name, ()), keys)
+            found = {each: rows.get(each.name, ()) for each in TABLES}
+            self._check_space(found, len(keys["date"]))
+            for each, of_it in found.items():
+                self._replace(each, of_it, keys)
 
-    def _check_space(self, rows: Rows, dates_count: int) -> None:
+    def _check_space(self, rows: Mapping[Table, Sequence[Row]], dates_count: int) -> None:
         """StoreError where a disk is too full for these rows: found half way, the library's threads
         print what they were doing, and half the tables are written in vain."""
         if self._options is not None:
             return
-        wanted = len(TABLES) * dates_count * FILE_BYTES
-        wanted += sum(_arrow(table(n), of).nbytes for n, of in rows.items())
+        wanted = len(rows) * dates_count * FILE_BYTES
+        wanted += sum(_arrow(each, of).nbytes for each, of in rows.items())
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(Path(self.folder).parent).free
             if free < wanted:

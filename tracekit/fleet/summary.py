@@ -33,7 +33,7 @@ _ASKS = (
     ("Have looked at", ("link", "rack")),
 )
 """What is done about a place of a kind: a port or a rack is not taken out of a queue by itself."""
-_ASKED = {"host": "host", "gpu": "GPU", "link": "port", "rack": "rack"}
+ASKED = {"host": "host", "gpu": "GPU", "link": "port", "rack": "rack"}
 NOUNS = {"host": "Host", "gpu": "GPU", "link": "Port", "rack": "Rack"}
 
 
@@ -92,7 +92,7 @@ def asks(night: Night) -> str:
     parts = []
     for what, kinds in _ASKS:
         names = [
-            f"{_ASKED[o.kind]} {safe(o.name)}"
+            f"{ASKED[o.kind]} {safe(o.name)}"
             for o in sorted(night.offenders, key=lambda o: not o.is_new)
             if o.kind in kinds
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracekit.schema import Column, Table
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised when rows of a run would come out otherwise; part of what the ledger compares."""
 
 
@@ -112,7 +112,7 @@ TABLES = (
         "link",
         "A port's part in a run, and whether a finding lies on it.",
         ("link",),
-        _c("link", "VARCHAR", "node:port, as findings name it."),
+        _c("link", "VARCHAR", "node:port, as findings name it; a host's own by its host."),
         _c("rules", "VARCHAR[]", "Rules of findings on it, sorted."),
         _SEVERITY,
         *_COST,

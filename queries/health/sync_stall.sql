@@ -108,20 +108,35 @@ WITH
                 'cudaMalloc', 'cudaFree', 'cuMemCreate', 'cuMemUnmap', 'hipMalloc', 'hipFree'
             )
     ),
+    other_stretches AS (
+        SELECT key, start_ns, end_ns FROM merged_intervals('other_stalls')
+    ),
+    -- Few gaps are another's in part: only these are cut.
+    shared_gaps AS MATERIALIZED (
+        SELECT gaps.key, gaps.start_ns, gaps.end_ns
+        FROM caused_gaps AS gaps
+        ASOF JOIN other_stretches AS others
+            ON gaps.key = others.key AND gaps.end_ns > others.start_ns
+        WHERE others.end_ns > gaps.start_ns
+    ),
+    own_parts AS (
+        SELECT gaps.key, gaps.start_ns, sum(pieces.end_ns - pieces.start_ns) AS own_ns
+        FROM difference_intervals('shared_gaps', 'other_stretches') AS pieces
+        ASOF JOIN shared_gaps AS gaps
+            ON gaps.key = pieces.key AND pieces.start_ns >= gaps.start_ns
+        GROUP BY gaps.key, gaps.start_ns
+    ),
     gap_times AS (
         SELECT
-            caused_gaps.key,
-            caused_gaps.start_ns,
+            gaps.key,
+            gaps.start_ns,
             least(
-                any_value(caused_gaps.waited_ns),
-                coalesce(sum(pieces.end_ns - pieces.start_ns), 0)
+                waited_ns,
+                if(shared_gaps.key IS NULL, gaps.end_ns - gaps.start_ns, coalesce(own_ns, 0))
             ) AS exposed_ns
-        FROM caused_gaps
-        LEFT JOIN difference_intervals('caused_gaps', 'other_stalls') AS pieces
-            ON pieces.key = caused_gaps.key
-            AND pieces.start_ns >= caused_gaps.start_ns
-            AND pieces.end_ns <= caused_gaps.end_ns
-        GROUP BY caused_gaps.key, caused_gaps.start_ns
+        FROM caused_gaps AS gaps
+        LEFT JOIN shared_gaps USING (key, start_ns)
+        LEFT JOIN own_parts USING (key, start_ns)
     ),
     step_keys AS (
         SELECT

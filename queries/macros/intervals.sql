@@ -43,38 +43,38 @@ GROUP BY key;
 
 -- difference_intervals: What of the first set's union lies outside the second's.
 --
--- Both unions are disjoint within a key, so running totals over their edges are 0 or 1: inside or
--- outside.
+-- Both unions are disjoint within a key, so the last edge of each tells inside from outside.
+-- Running totals over edges would too, in several times the time.
 --
 -- param: whole_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals to keep.
 -- param: part_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals to take out.
 -- columns: key ANY, start_ns BIGINT, end_ns BIGINT
 CREATE OR REPLACE MACRO difference_intervals(whole_name, part_name) AS TABLE
 WITH
-    whole_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals(whole_name)),
-    part_stretches AS (SELECT key, start_ns, end_ns FROM merged_intervals(part_name)),
     edges AS (
-        SELECT key, start_ns AS time_ns, 1 AS whole_change, 0 AS part_change FROM whole_stretches
+        SELECT
+            key,
+            unnest([start_ns, end_ns]) AS time_ns,
+            unnest([TRUE, FALSE]) AS in_whole,
+            CAST(NULL AS BOOLEAN) AS in_part
+        FROM merged_intervals(whole_name)
         UNION ALL
-        SELECT key, end_ns, -1, 0 FROM whole_stretches
-        UNION ALL
-        SELECT key, start_ns, 0, 1 FROM part_stretches
-        UNION ALL
-        SELECT key, end_ns, 0, -1 FROM part_stretches
+        SELECT key, unnest([start_ns, end_ns]), NULL, unnest([TRUE, FALSE])
+        FROM merged_intervals(part_name)
     ),
     pieces AS (
         SELECT
             key,
             time_ns AS start_ns,
             lead(time_ns) OVER edge AS end_ns,
-            sum(whole_change) OVER edge AS in_whole,
-            sum(part_change) OVER edge AS in_part
+            last_value(in_whole IGNORE NULLS) OVER edge AS in_whole,
+            last_value(in_part IGNORE NULLS) OVER edge AS in_part
         FROM edges
         WINDOW edge AS (PARTITION BY key ORDER BY time_ns ROWS UNBOUNDED PRECEDING)
     )
 SELECT key, start_ns, end_ns
 FROM pieces
-WHERE in_whole > 0 AND in_part = 0 AND end_ns > start_ns;
+WHERE in_whole AND in_part IS NOT TRUE AND end_ns > start_ns;
 
 -- covered_before: How much of each key's stretches lies before given moments.
 --

@@ -109,8 +109,12 @@ WITH
             AND rank BETWEEN first_rank AND last_rank
             AND (loops.thread IS NOT NULL OR category = 'operator')
     ),
+    -- Numbers of ranges are below 0.
     names AS (
-        SELECT kind, name, row_number() OVER (ORDER BY kind, name) AS name_id
+        SELECT
+            kind,
+            name,
+            if(kind = 'range', -1, 1) * row_number() OVER (ORDER BY kind, name) AS name_id
         FROM (SELECT DISTINCT kind, name FROM events)
     ),
     threads AS (
@@ -128,7 +132,6 @@ WITH
         SELECT
             thread_id,
             name_id,
-            events.kind = 'range' AS is_range,
             start_ns,
             end_ns,
             place
@@ -154,7 +157,7 @@ WITH
             unnest([1, -1]) AS change,
             unnest([1, -1]) * (4611686018427387904 - (end_ns - start_ns)) AS turn,
             unnest([place, -place]) AS tie,
-            is_range AS is_milestone,
+            name_id < 0 AS is_milestone,
             name_id,
             place
         FROM numbered
@@ -285,33 +288,44 @@ WITH
     ),
     stretches AS (
         SELECT
-            threads.key,
-            threads.source_id,
             thread_id,
             time_ns,
             spent_ns,
             change,
             edge_id,
             number,
-            path,
-            step,
-            next_ns,
-            next_step,
+            milestone,
+            name_id,
             place,
-            coalesce(kind, 'range') AS kind,
-            if(kind = 'range', NULL, name) AS name,
-            coalesce(kind, 'range') = 'range' AND is_loop AND spent_ns >= pause_ns AS is_pause
+            coalesce(name_id, -1) < 0 AS is_bare,
+            is_bare AND is_loop AND spent_ns >= pause_ns AS is_pause
         FROM innermost
         CROSS JOIN limits
         JOIN threads USING (thread_id)
-        LEFT JOIN names USING (name_id)
-        JOIN settings USING (thread_id, milestone)
         WHERE spent_ns IS NOT NULL AND (name_id IS NOT NULL OR is_loop)
+    ),
+    -- Added up as numbers, before they have names. The longest is told by one number, the least:
+    -- of the lowest place, or of none.
+    sums AS (
+        SELECT
+            thread_id,
+            milestone,
+            name_id,
+            if(spent_ns > 0, NULL, time_ns) AS moment_ns,
+            sum(spent_ns) AS spent_ns,
+            count(*) FILTER (change = 1 OR is_bare) AS calls_count,
+            max(spent_ns) AS longest_ns,
+            min(
+                coalesce(place, 9223372036854775807) - spent_ns * 9223372036854775808
+            ) + max(spent_ns) * 9223372036854775808 AS longest_place
+        FROM stretches
+        WHERE NOT is_pause
+        GROUP BY thread_id, milestone, name_id, moment_ns
     ),
     pauses AS (
         SELECT
-            stretches.key,
-            stretches.source_id,
+            threads.key,
+            threads.source_id,
             stretches.place,
             path,
             stretches.time_ns,
@@ -331,6 +345,8 @@ WITH
             END
             || coalesce(next_edge.name, '') AS before_name
         FROM stretches
+        JOIN threads USING (thread_id)
+        JOIN settings USING (thread_id, milestone)
         JOIN depths AS following
             ON following.thread_id = stretches.thread_id
             AND following.number = stretches.number + 1
@@ -369,19 +385,31 @@ WITH
     host_parts AS (
         SELECT
             key,
-            if(time_ns = next_ns, next_step, step) AS step,
-            if(kind = 'range', 'between', kind) AS kind,
+            if(moment_ns = next_ns, next_step, step) AS step,
+            if(coalesce(kind, 'range') = 'range', 'between', kind) AS kind,
             path,
-            name,
+            if(kind = 'range', NULL, name) AS name,
             spent_ns,
-            CAST(change = 1 OR kind = 'range' AS INTEGER) AS calls_count,
+            calls_count,
+            longest_ns,
             source_id,
-            place
-        FROM stretches
-        WHERE NOT is_pause
+            CAST(nullif(longest_place, 9223372036854775807) AS BIGINT) AS place
+        FROM sums
+        JOIN threads USING (thread_id)
+        LEFT JOIN names USING (name_id)
+        JOIN settings USING (thread_id, milestone)
         UNION ALL
         SELECT
-            key, step, 'wait', path, NULL, resumed_ns - time_ns, 1, source_id, place
+            key,
+            step,
+            'wait',
+            path,
+            NULL,
+            resumed_ns - time_ns,
+            1,
+            resumed_ns - time_ns,
+            source_id,
+            place
         FROM resumed
         WHERE resumed_ns > time_ns
         UNION ALL
@@ -391,8 +419,9 @@ WITH
             if(is_whole, 'range', 'pause'),
             path,
             if(is_whole, NULL, 'between ' || after_name || ' and ' || before_name),
-            end_ns - resumed_ns - (at_end.covered_ns - at_start.covered_ns),
+            end_ns - resumed_ns - (at_end.covered_ns - at_start.covered_ns) AS spent_ns,
             1,
+            spent_ns,
             source_id,
             place
         FROM resumed
@@ -401,11 +430,11 @@ WITH
         JOIN covered AS at_end
             ON at_end.key = resumed.key AND at_end.time_ns = resumed.end_ns
     ),
-    device_parts AS (
+    device_work AS (
         SELECT
             capture_key(attempt, rank, capture_id) AS key,
             start_ns AS time_ns,
-            if(category = 'kernel', 'kernel', 'copy') AS kind,
+            category = 'kernel' AS is_kernel,
             name,
             dur_ns AS spent_ns,
             source_id,
@@ -413,9 +442,27 @@ WITH
         FROM gpu_op
         WHERE class <> 'communication' AND rank BETWEEN first_rank AND last_rank
     ),
+    device_parts AS (
+        SELECT
+            work.key,
+            step,
+            is_kernel,
+            name,
+            source_id,
+            sum(spent_ns) AS spent_ns,
+            count(*) AS calls_count,
+            max(spent_ns) AS longest_ns,
+            min(
+                coalesce(place, 9223372036854775807) - spent_ns * 9223372036854775808
+            ) + max(spent_ns) * 9223372036854775808 AS longest_place
+        FROM device_work AS work
+        ASOF JOIN windows ON windows.key = work.key AND windows.start_ns <= work.time_ns
+        WHERE work.time_ns < windows.end_ns AND is_steady
+        GROUP BY work.key, step, is_kernel, name, source_id
+    ),
     parts AS (
         SELECT
-            host_parts.key,
+            key,
             step,
             'host' AS timeline,
             kind,
@@ -423,16 +470,25 @@ WITH
             coalesce(name, '') AS name,
             spent_ns,
             calls_count,
+            longest_ns,
             source_id,
             place
         FROM host_parts
         WHERE step IS NOT NULL
         UNION ALL
         SELECT
-            parts.key, step, 'device', kind, '', coalesce(name, ''), spent_ns, 1, source_id, place
-        FROM device_parts AS parts
-        ASOF JOIN windows ON windows.key = parts.key AND windows.start_ns <= parts.time_ns
-        WHERE parts.time_ns < windows.end_ns AND is_steady
+            key,
+            step,
+            'device',
+            if(is_kernel, 'kernel', 'copy'),
+            '',
+            coalesce(name, ''),
+            spent_ns,
+            calls_count,
+            longest_ns,
+            source_id,
+            CAST(nullif(longest_place, 9223372036854775807) AS BIGINT)
+        FROM device_parts
     ),
     step_parts AS (
         SELECT
@@ -444,10 +500,10 @@ WITH
             name,
             sum(spent_ns) AS spent_ns,
             sum(calls_count) AS calls_count,
-            max(spent_ns) AS longest_ns,
+            max(longest_ns) AS longest_ns,
             arg_min(
                 {'source_id': source_id, 'place': place},
-                {'shortness_ns': -spent_ns, 'source_id': source_id, 'place': place}
+                {'shortness_ns': -longest_ns, 'source_id': source_id, 'place': place}
             ) AS longest
         FROM parts
         GROUP BY key, step, timeline, kind, path, name

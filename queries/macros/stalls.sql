@@ -55,20 +55,27 @@ WITH
     ),
     own_ranges AS (SELECT * FROM loop_ranges WHERE domain = stall_domain),
     other_ranges AS (SELECT key, start_ns, end_ns FROM loop_ranges WHERE domain <> stall_domain),
-    stall_keys AS (SELECT DISTINCT key FROM own_ranges),
     stalled AS MATERIALIZED (
         SELECT key, start_ns, end_ns FROM difference_intervals('own_ranges', 'other_ranges')
     ),
-    hiding AS (
-        SELECT key, start_ns, start_ns + dur_ns AS end_ns
+    work AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            start_ns,
+            start_ns + dur_ns AS end_ns
         FROM gpu_op
-        JOIN stall_keys ON key = capture_key(attempt, rank, capture_id)
         WHERE list_contains(hiding_classes, class)
         UNION ALL
-        SELECT key, start_ns, start_ns + dur_ns
+        SELECT capture_key(attempt, rank, capture_id), start_ns, start_ns + dur_ns
         FROM collective
-        JOIN stall_keys ON key = capture_key(attempt, rank, capture_id)
         WHERE timeline = 'host'
+    ),
+    -- Most work is beside no range: what reaches into one does into the last that it began before.
+    hiding AS (
+        SELECT work.key, work.start_ns, work.end_ns
+        FROM work
+        ASOF JOIN stalled ON stalled.key = work.key AND stalled.start_ns < work.end_ns
+        WHERE stalled.end_ns > work.start_ns
     ),
     pieces AS (
         SELECT key, start_ns, end_ns, FALSE AS is_exposed FROM stalled

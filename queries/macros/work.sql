@@ -283,9 +283,16 @@ WITH
         ASOF JOIN stood ON stood.key = sends.key AND sends.end_ns > stood.start_ns
         WHERE sends.asked_ns > stood.start_ns
     ),
-    while_computing AS MATERIALIZED (
-        SELECT key, start_ns, end_ns
-        FROM rank_compute()
+    called AS MATERIALIZED (
+        SELECT key, start_ns, end_ns FROM merged_intervals('all_calls')
+    ),
+    -- Most computation is beside no call: what reaches into one does into the last begun before.
+    while_computing AS (
+        SELECT computing.key, computing.start_ns, computing.end_ns
+        FROM rank_compute() AS computing
+        ASOF JOIN called
+            ON called.key = computing.key AND called.start_ns < computing.end_ns
+        WHERE called.end_ns > computing.start_ns
     )
 SELECT key, start_ns, end_ns
-FROM difference_intervals('all_calls', 'while_computing');
+FROM difference_intervals('called', 'while_computing');

@@ -146,18 +146,29 @@ WITH
         JOIN stage_peers USING (attempt, stage)
         GROUP BY attempt, stage, part
     ),
+    -- Materialized: written out where it is named, it would be found anew for each value.
+    middles AS MATERIALIZED (
+        SELECT
+            attempt,
+            stage,
+            part,
+            has_peers,
+            own_list,
+            list_aggregate(own_list, 'quantile_disc', 0.5) AS middle_ns,
+            list_aggregate(calls_list, 'quantile_disc', 0.5) AS peer_calls_count
+        FROM stage_lists
+    ),
     scatters AS (
         SELECT
             attempt,
             stage,
             part,
             has_peers,
-            list_aggregate(own_list, 'quantile_disc', 0.5) AS middle_ns,
             1.4826 * list_aggregate(
                 list_transform(own_list, lambda ns: abs(ns - middle_ns)), 'quantile_disc', 0.5
             ) AS spread_ns,
-            list_aggregate(calls_list, 'quantile_disc', 0.5) AS peer_calls_count
-        FROM stage_lists
+            peer_calls_count
+        FROM middles
     ),
     compared AS (
         SELECT

@@ -19,7 +19,7 @@ from tracekit.errors import (
     TracekitError,
     UsageError,
 )
-from tracekit.store import Selection
+from tracekit.store import Selection, reader
 from traces import make_trace, write_job, write_trace
 
 
@@ -174,12 +174,19 @@ def test_derived_tables_are_arrow_tables(traces_folder: Path) -> None:
     assert tables["run"].column("world_size").to_pylist() == [2]
 
 
-def test_ranks_with_gpu_operations_are_not_looked_for_on_their_hosts(tmp_path: Path) -> None:
-    """Only where the manifest proves that every rank has some; then the rows are the same."""
+def test_ranks_with_gpu_operations_are_not_looked_for_on_their_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where every rank has some, by the manifest or by rows; then the rows are the same."""
     paths = write_job(tmp_path / "traces", world_size=3, steps_count=2)
+    # One shard of three sources: that its first and last have GPU operations says the manifest,
+    # that rank 1 has some only its rows.
     with tracekit.open(tmp_path / "traces") as run:
-        # One shard of three sources: its first and last have GPU operations, rank 1 may not.
+        assert not run.run.may_have_hosts
+    monkeypatch.setattr(reader, "MAX_ASKED_ROWS", 1)
+    with tracekit.open(tmp_path / "traces") as run:
         assert run.run.may_have_hosts
+    monkeypatch.undo()
     with tracekit.open(paths[0]) as run:
         assert not run.run.may_have_hosts
         expected = run.table("overlap")
@@ -198,6 +205,13 @@ def test_ranks_with_gpu_operations_are_not_looked_for_on_their_hosts(tmp_path: P
     with tracekit.open(tmp_path / "mixed") as run:
         assert run.run.may_have_hosts
         assert run.table("overlap")["measured_on"].to_pylist() == ["gpu", "host"]
+    write_job(tmp_path / "between", world_size=3, steps_count=2)
+    on_host = make_trace(1, world_size=3, steps_count=2)
+    on_host["traceEvents"] = [e for e in on_host["traceEvents"] if e["cat"] != "kernel"]
+    write_trace(tmp_path / "between" / "rank1.json", on_host)
+    with tracekit.open(tmp_path / "between") as run:
+        assert run.run.may_have_hosts
+        assert run.table("overlap")["measured_on"].to_pylist() == ["gpu", "host", "gpu"]
     with tracekit.open(tmp_path / "mixed", selection=Selection(ranks=((0, 0),))) as run:
         assert not run.run.may_have_hosts
         assert run.table("overlap")["measured_on"].to_pylist() == ["gpu"]

@@ -11,10 +11,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tracekit.errors import InputError
 from tracekit.store import arrow_table, release_freed
 from tracekit.whatif import (
     Cause,
+    ClockPairs,
     CollectiveReplay,
     Layout,
     Places,
@@ -214,13 +217,13 @@ def places(con: duckdb.DuckDBPyConnection) -> Places:
     rows = con.execute(_RANKS).fetchall()
     clocks = con.execute(_CLOCKS).fetchall()
     pairs = con.execute(_CLOCK_PAIRS).fetchnumpy()
-    ids, others, errors = (pairs[n].tolist() for n in ("clock_id", "other_clock_id", "error_ns"))
+    columns = (np.asarray(pairs[n], np.int64) for n in ("clock_id", "other_clock_id", "error_ns"))
     return Places(
         {int(r): int(s) for r, s, _, _ in rows if s is not None},
         {int(r): int(d) for r, _, d, _ in rows if d is not None},
         {int(r): str(h) for r, _, _, h in rows if h is not None},
         {int(r): (int(c), int(error)) for r, c, error in clocks},
-        dict(zip(zip(ids, others, strict=True), errors, strict=True)),
+        ClockPairs(*columns),
     )
 
 

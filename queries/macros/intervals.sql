@@ -43,8 +43,8 @@ GROUP BY key;
 
 -- difference_intervals: What of the first set's union lies outside the second's.
 --
--- Both unions are disjoint within a key, so the last edge of each tells inside from outside.
--- Running totals over edges would too, in several times the time.
+-- Both unions are disjoint within a key, so a running total over their edges, 1 for the first and 2
+-- for the second, tells where it is. It is a DOUBLE because integers add up half as fast.
 --
 -- param: whole_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals to keep.
 -- param: part_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals to take out.
@@ -52,14 +52,10 @@ GROUP BY key;
 CREATE OR REPLACE MACRO difference_intervals(whole_name, part_name) AS TABLE
 WITH
     edges AS (
-        SELECT
-            key,
-            unnest([start_ns, end_ns]) AS time_ns,
-            unnest([TRUE, FALSE]) AS in_whole,
-            CAST(NULL AS BOOLEAN) AS in_part
+        SELECT key, unnest([start_ns, end_ns]) AS time_ns, unnest([1e0, -1e0]) AS change
         FROM merged_intervals(whole_name)
         UNION ALL
-        SELECT key, unnest([start_ns, end_ns]), NULL, unnest([TRUE, FALSE])
+        SELECT key, unnest([start_ns, end_ns]), unnest([2e0, -2e0])
         FROM merged_intervals(part_name)
     ),
     pieces AS (
@@ -67,14 +63,13 @@ WITH
             key,
             time_ns AS start_ns,
             lead(time_ns) OVER edge AS end_ns,
-            last_value(in_whole IGNORE NULLS) OVER edge AS in_whole,
-            last_value(in_part IGNORE NULLS) OVER edge AS in_part
+            sum(change) OVER edge AS inside
         FROM edges
         WINDOW edge AS (PARTITION BY key ORDER BY time_ns ROWS UNBOUNDED PRECEDING)
     )
 SELECT key, start_ns, end_ns
 FROM pieces
-WHERE in_whole AND in_part IS NOT TRUE AND end_ns > start_ns;
+WHERE inside = 1 AND end_ns > start_ns;
 
 -- covered_before: How much of each key's stretches lies before given moments.
 --

@@ -53,7 +53,7 @@ WITH
         ANTI JOIN step_threads USING (key, thread)
         WHERE NOT is_p2p
     ),
-    operators AS (
+    operators AS NOT MATERIALIZED (
         SELECT
             capture_key(attempt, rank, capture_id) AS key,
             thread,
@@ -69,7 +69,7 @@ WITH
         ANTI JOIN gpu_ranks USING (attempt, rank)
         WHERE category = 'operator'
     ),
-    thread_operators AS (
+    thread_operators AS NOT MATERIALIZED (
         SELECT {'rank': key, 'thread': thread} AS key, is_comm_call, start_ns, end_ns
         FROM operators
         ANTI JOIN worker_threads USING (key, thread)

@@ -40,6 +40,9 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 ONE_THREAD_BYTES = 128 << 20
 """Below this many bytes of Parquet a second thread costs more memory than it saves time."""
 
+MAX_ASKED_ROWS = 10_000_000
+"""Of so many GPU operations it takes a few ms to ask which sources have some."""
+
 IN_MEMORY_BYTES = 1 << 20
 """In a run of up to this many bytes of Parquet a table that many queries read is read once, into
 memory, where it takes some 35 times as many: each query would plan and open its files again. A
@@ -438,8 +441,9 @@ def open_run(
             spill=_spill(path),
         )
         with damage.blaming(path, manifest.files):
-            waiting, comes_to = _views(con, _read_parquet(by_table), chosen)
-            may_have_hosts = _may_have_hosts(con, manifest.files, comes_to)
+            stored = _read_parquet(by_table)
+            waiting, comes_to = _views(con, stored, chosen)
+            may_have_hosts = _may_have_hosts(con, manifest.files, comes_to, stored.get("gpu_op"))
         lock(con)
         return _Connected(con, waiting, comes_to, may_have_hosts)
 
@@ -575,31 +579,47 @@ def _views(
 
 
 def _may_have_hosts(
-    con: duckdb.DuckDBPyConnection, files: Iterable[ShardFile], selection: Selection
+    con: duckdb.DuckDBPyConnection,
+    files: Iterable[ShardFile],
+    selection: Selection,
+    gpu_ops: str | None = None,
 ) -> bool:
     """Whether a selected rank may have work of its host and no GPU operation.
 
     By what the manifest says for sure: the first and the last source of each file have rows in it.
+    Of the sources between them ``gpu_ops``, where they are stored, is asked, if that is quick.
     """
     if selection.steps or selection.since_ns is not None or selection.until_ns is not None:
         return True  # what is left of a rank may be its host's alone
     rows = con.execute("SELECT source_id, attempt, rank FROM source_context").fetchall()
     of_gpu: set[int | None] = set()
     spans: list[tuple[int, int]] = []
+    between = 0
     for file in files:
         if file.table == "gpu_op":
             of_gpu |= {file.min_source_id, file.max_source_id}
+            is_wide = (file.max_source_id or 0) - (file.min_source_id or 0) > 1
+            between += file.rows_count if is_wide else 0
         elif file.table in ("host_op", "collective"):
             spans.append((file.min_source_id or 0, file.max_source_id or 0))
-    measured = {
-        (attempt, rank)
-        for source_id, attempt, rank in rows
-        if source_id in of_gpu and attempt is not None and rank is not None
-    }
-    return any(
-        (attempt, rank) not in measured and any(low <= source_id <= high for low, high in spans)
-        for source_id, attempt, rank in rows
-    )
+
+    def is_any_unmeasured() -> bool:
+        measured = {
+            (attempt, rank)
+            for source_id, attempt, rank in rows
+            if source_id in of_gpu and attempt is not None and rank is not None
+        }
+        return any(
+            (attempt, rank) not in measured and any(low <= source_id <= high for low, high in spans)
+            for source_id, attempt, rank in rows
+        )
+
+    if not is_any_unmeasured():
+        return False
+    if gpu_ops is not None and 0 < between <= MAX_ASKED_ROWS:
+        found = con.execute(f"SELECT DISTINCT source_id FROM {gpu_ops}").fetchall()
+        of_gpu |= {source_id for (source_id,) in found}
+    return is_any_unmeasured()
 
 
 _OF_FURTHER_MACHINES = ("host_sample", "storage_sample")

@@ -8,7 +8,7 @@ from tracekit.whatif.analysis import (
     saved_evenly_s,
     saved_like_replicas_s,
 )
-from tracekit.whatif.calls import Places
+from tracekit.whatif.calls import ClockPairs, Places
 from tracekit.whatif.causes import Cause, parse_remove, parse_scale, uses_operations
 from tracekit.whatif.collectives import CollectiveReplay
 from tracekit.whatif.handover import idle_beyond_s, saved_by_messages_s
@@ -21,6 +21,7 @@ from tracekit.whatif.streams import StreamReplay
 __all__ = [
     "Cause",
     "CauseResult",
+    "ClockPairs",
     "CollectiveReplay",
     "Layout",
     "PipelineMetrics",

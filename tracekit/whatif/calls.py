@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -272,7 +271,7 @@ def settled_clocks(
         return {}
     ends = _Ends(calls, {rank: clock for rank, (clock, _) in clocks.items()}, errors)
     bounds = {(a, b): errors[a] + errors[b] for a, b in ends.beside_best if (a, b) not in pairs}
-    near = _Near({**pairs, **bounds})
+    near = _Near(pairs, bounds)
     shifts: dict[int, int] = {}
 
     def edges(clock: int) -> Iterator[tuple[int, float, int, int, int]]:
@@ -309,22 +308,64 @@ def _push(heap: list[Any], others: Iterator[tuple[int, float, int, int, int]]) -
         heappush(heap, (best, others))
 
 
-class _Near:
-    """By how many ns the difference of each clock from each other may be wrong.
+class ClockPairs(Mapping[tuple[int, int], int]):
+    """By two clocks, the lower first, a number of ns: columns in the order of the pairs.
 
-    As arrays: of a thousand clocks there are half a million pairs, of which few are looked at.
+    Of a thousand clocks there are half a million pairs, of which few are looked at.
     """
 
-    def __init__(self, bounds: Mapping[tuple[int, int], int]) -> None:
-        count = len(bounds)
-        pairs = np.fromiter(chain.from_iterable(bounds), np.int64, 2 * count).reshape(count, 2)
-        bound = np.tile(np.fromiter(bounds.values(), np.int64, count), 2)
-        self._clocks, numbers = np.unique(pairs, return_inverse=True)
-        numbers = numbers.reshape(pairs.shape)
-        clock, other = np.concatenate([numbers, numbers[:, ::-1]]).T
-        order = np.lexsort((other, bound, clock))
-        self._bound, self._other = bound[order], other[order]
-        self._first = np.searchsorted(clock[order], np.arange(len(self._clocks) + 1))
+    def __init__(self, clocks: Ints, others: Ints, values: Ints) -> None:
+        self.clocks, self.others, self.values_ns = clocks, others, values
+
+    @classmethod
+    def of(cls, pairs: Mapping[tuple[int, int], int]) -> ClockPairs:
+        """The same of any mapping."""
+        if isinstance(pairs, cls):
+            return pairs
+        rows = np.array(sorted((*pair, ns) for pair, ns in pairs.items()), np.int64)
+        return cls(*rows.reshape(-1, 3).T)
+
+    def _row(self, pair: object) -> int:
+        """Where a pair stands; -1: nowhere."""
+        if not isinstance(pair, tuple):
+            return -1
+        clock, other = pair
+        first, end = (int(np.searchsorted(self.clocks, clock, side)) for side in ("left", "right"))
+        row = first + int(np.searchsorted(self.others[first:end], other))
+        return row if row < end and self.others[row] == other else -1
+
+    def __contains__(self, pair: object) -> bool:
+        return self._row(pair) >= 0
+
+    def __getitem__(self, pair: tuple[int, int]) -> int:
+        row = self._row(pair)
+        if row < 0:
+            raise KeyError(pair)
+        return int(self.values_ns[row])
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self.clocks.tolist(), self.others.tolist(), strict=True)
+
+    def __len__(self) -> int:
+        return len(self.clocks)
+
+
+class _Near:
+    """By how many ns the difference of each clock from each other may be wrong."""
+
+    def __init__(self, *bounds: Mapping[tuple[int, int], int]) -> None:
+        told = [ClockPairs.of(b) for b in bounds]
+        one = np.concatenate([t.clocks for t in told])
+        other = np.concatenate([t.others for t in told])
+        self._clocks = np.unique(np.concatenate([np.unique(one), np.unique(other)]))
+        numbers = np.min_scalar_type(len(self._clocks))  # the narrower, the faster to sort
+        one, other = (np.searchsorted(self._clocks, c).astype(numbers) for c in (one, other))
+        order = np.argsort(np.concatenate([one, other]), kind="stable")
+        self._other = np.concatenate([other, one])[order]
+        self._bound = np.tile(np.concatenate([t.values_ns for t in told]), 2)[order]
+        counts = np.bincount(one, minlength=len(self._clocks))
+        counts += np.bincount(other, minlength=len(self._clocks))
+        self._first = np.concatenate([[0], np.cumsum(counts)])
         self._is_left_out = np.zeros(len(self._clocks), np.bool_)
 
     def leave_out(self, clock: int) -> None:
@@ -339,6 +380,8 @@ class _Near:
             return
         mine = slice(self._first[number], self._first[number + 1])
         bounds, others = self._bound[mine], self._other[mine]
+        order = np.lexsort((others, bounds))
+        bounds, others = bounds[order], others[order]
         at = 0
         while at < len(bounds):
             left = at + np.flatnonzero(~self._is_left_out[others[at:]])
@@ -361,6 +404,9 @@ class _Ends:
         """By call the clock that is known best."""
         self.beside_best: dict[tuple[int, int], None] = {}
         """That and each other of its call, the lower first."""
+        by_error = {
+            c: place for place, c in enumerate(sorted(errors, key=lambda c: (errors[c], c)))
+        }
         for call in calls:
             if call.sends or call.op in _ROOT_FIRST or call.op in _ROOT_LAST:
                 continue
@@ -368,9 +414,10 @@ class _Ends:
             for rank, end_ns in call.ends.items():
                 if rank in clock_of:
                     ends[clock_of[rank]].append(end_ns)
-            best = min(ends, key=lambda c: (errors[c], c), default=-1)
+            best = min(ends, key=by_error.__getitem__, default=-1)
             for clock, left in ends.items():
-                self._middles[clock][len(self._best)] = sorted(left)[len(left) // 2]
+                left.sort()
+                self._middles[clock][len(self._best)] = left[len(left) // 2]
                 if clock != best:
                     self.beside_best[min(best, clock), max(best, clock)] = None
             self._best.append(best)
@@ -387,13 +434,13 @@ class _Ends:
         )
         if not later:
             return None
-        low, usual, high = (_quantile(later, share) for share in (0.25, 0.5, 0.75))
+        low, usual, high = (quantile(later, share) for share in (0.25, 0.5, 0.75))
         scatter = high - low
         is_told = scatter <= max(MAX_CLOCK_SPREAD_NS, abs(usual) / 2)
         return (round(usual), scatter) if is_told else None
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
     """Between the two nearest of sorted values, to the bit as numpy.percentile has it, whose call
     takes longer than all else here."""
     place = share * (len(ordered) - 1)

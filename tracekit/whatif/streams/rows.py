@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.whatif.calls import Call
+from tracekit.whatif.calls import Call, quantile
 from tracekit.whatif.operations import Floats, Ints
 
 CLOSE_NS = 20_000
@@ -200,15 +200,16 @@ def rank_rows(
     begin, window_end = spans[0][0], spans[-1][1]
     earlier = rows.launch < begin
     busy: dict[int, int] = {}
-    codes: dict[int, int] = {}
-    for stream in rows.stream[inside].tolist():
-        codes.setdefault(stream, len(codes))
-    for stream, code in codes.items():
-        left = rows.end[earlier & (rows.stream == stream)]
+    ops = rows.cut(inside)
+    streams, firsts, numbers = np.unique(ops.stream, return_index=True, return_inverse=True)
+    # By code, in the order in which they come first.
+    by_first = np.argsort(firsts)
+    codes = {int(streams[at]): code for code, at in enumerate(by_first.tolist())}
+    for given, code in codes.items():
+        left = rows.end[earlier & (rows.stream == given)]
         if len(left) and int(left.max()) > begin:
             busy[code] = int(left.max())
-    ops = rows.cut(inside)
-    stream = np.array([codes[s] for s in ops.stream.tolist()], np.int64)
+    stream = np.argsort(by_first)[numbers]
     computing = {
         code: int((ops.end - ops.start)[(stream == code) & ops.is_compute].sum())
         for code in codes.values()
@@ -233,8 +234,8 @@ def rank_rows(
     for code in codes.values():
         mine = np.flatnonzero(stream == code)
         before[mine[1:]] = mine[:-1]
-    words = np.array([_word(calls[c]) if c >= 0 else 0 for c in call.tolist()], np.int64)
-    name = np.where(call >= 0, words, name)
+    is_call = call >= 0
+    name[is_call] = [_word(calls[c]) for c in call[is_call].tolist()]
     prepared = RankRows(
         rank, begin, kind, stream, name, call, moment, start.astype(np.int64),
         until.astype(np.int64), before, np.maximum(host, 0).astype(np.float64), edges, list(steps),
@@ -280,8 +281,8 @@ def _set_overheads(rows: RankRows) -> None:
     """Usual time from a launch to the earliest start, and between operations of a stream."""
     is_op = rows.kind == OP
     since = (rows.start - rows.moment)[is_op]
-    since = since[since >= 0]
-    rows.latency_ns = float(np.percentile(since, 1)) if len(since) else math.inf
+    since = np.sort(since[since >= 0]).astype(np.float64)
+    rows.latency_ns = quantile(since.tolist(), 0.01) if len(since) else math.inf
     has = is_op & (rows.before >= 0)
     gaps = (rows.start[has] - rows.end[rows.before[has]]).astype(np.float64)
     queued = gaps[(gaps >= 0) & (gaps <= MAX_GAP_NS)]

@@ -24,12 +24,11 @@ from tracekit.whatif.calls import (
 )
 from tracekit.whatif.causes import Cause
 from tracekit.whatif.columns import Columns
-from tracekit.whatif.executor import Program
 from tracekit.whatif.matched import MatchedReplay
 from tracekit.whatif.metrics import WhatIf
-from tracekit.whatif.streams.compiled import compile_rank
+from tracekit.whatif.streams.compiled import compile_rank, compile_ranks
 from tracekit.whatif.streams.peers import Peers, own_ns, with_times
-from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block
+from tracekit.whatif.streams.rows import CLOSE_NS, OP, Block, RankBlocks
 from tracekit.whatif.streams.windows import Window, windows_of
 
 if TYPE_CHECKING:
@@ -83,17 +82,13 @@ class StreamReplay(MatchedReplay[Window]):
         """The same if these ranks took no time of their own, on the host or on the GPU: no repair
         of theirs can make a step shorter."""
         chosen = set(ranks)
-        events = [
-            {
-                r: compile_rank(
-                    of_rank,
-                    [[_scaled(_explained(b), (0.0, 0.0) if r in chosen else (1.0, 1.0))
-                      for b in of_rank.blocks]],
-                )
-                for r, of_rank in w.ranks.items()
-            }
-            for w in self.windows
-        ]  # fmt: skip
+        events = []
+        for w in self.windows:
+            given = []
+            for r, of_rank in w.ranks.items():
+                factors = (0.0, 0.0) if r in chosen else (1.0, 1.0)
+                given.append((of_rank, [[_scaled(_explained(b), factors) for b in of_rank.blocks]]))
+            events.append(dict(zip(w.ranks, compile_ranks(given), strict=True)))
         return step_s([w.calls for w in self.windows], events)
 
     def step_s_at_speed(self, ranks: Iterable[int], factor: float) -> float:
@@ -209,18 +204,16 @@ def _time_without(windows: Sequence[Window], removed: set[int]) -> float:
     """Seconds a step with these ranks doing what their peers do."""
     events = []
     for window in windows:
-        peers = Peers(window) if removed else None
-        programs: dict[int, Program] = {}
-        for rank, of_rank in window.ranks.items():
-            if peers is not None and rank in removed:
+        new = {r: b for r, b in window.ranks.items() if r not in window.compiled}
+        compiled = compile_ranks([(b, [[_explained(s) for s in b.blocks]]) for b in new.values()])
+        window.compiled |= zip(new, compiled, strict=True)
+        programs = dict(window.compiled)
+        if removed:
+            peers = Peers(window)
+            for rank in removed & window.ranks.keys():
+                of_rank = window.ranks[rank]
                 blocks = [peers.typical(rank, k, removed) for k in range(len(of_rank.blocks))]
                 programs[rank] = compile_rank(of_rank, [[_explained(b) for b in blocks]])
-                continue
-            if rank not in window.compiled:
-                window.compiled[rank] = compile_rank(
-                    of_rank, [[_explained(b) for b in of_rank.blocks]]
-                )
-            programs[rank] = window.compiled[rank]
         events.append(programs)
     return step_s([w.calls for w in windows], events)
 
@@ -235,15 +228,15 @@ def _analyse(replay: StreamReplay, causes: Sequence[Cause], is_whole: bool) -> W
     events = []
     for window in windows:
         peers = Peers(window)
-        programs: dict[int, Program] = {}
+        given: list[tuple[RankBlocks, list[list[Block]]]] = []
         for rank, of_rank in window.ranks.items():
             measured = [_explained(b) for b in of_rank.blocks]
             ideal = [_explained(peers.ideal(rank, k)) for k in range(len(measured))]
             for mine, theirs in zip(measured, ideal, strict=True):
                 excess[rank] += own_ns(mine) - own_ns(theirs)
             scaled = [[_scaled(b, s) for b in measured] for s in scales]
-            programs[rank] = compile_rank(of_rank, [measured, ideal, *scaled])
-        events.append(programs)
+            given.append((of_rank, [measured, ideal, *scaled]))
+        events.append(dict(zip(window.ranks, compile_ranks(given), strict=True)))
     columns = Columns(job.kinds, excess, MAX_SINGLE_RANKS, changed)
     # Variant 0 of a rank is what was measured, 1 the ideal, then each scale.
     variant = {r: np.where(at, 0, 1) for r, at in columns.is_own_measured.items()}

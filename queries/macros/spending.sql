@@ -173,10 +173,9 @@ WITH
             name_id,
             place,
             row_number() OVER along AS number,
-            -- Two running totals in one: how many are open, and how many milestones there were.
-            CAST(
-                sum(change + if(is_milestone, 4294967296, 0)) OVER along AS BIGINT
-            ) AS totals,
+            -- Two running totals in one: how many are open, and how many milestones there were. It
+            -- is a DOUBLE because integers add up half as fast.
+            CAST(sum(change + if(is_milestone, 1048576e0, 0e0)) OVER along AS BIGINT) AS totals,
             lead(time_ns) OVER along - time_ns AS spent_ns,
             lead(change) OVER along AS next_change
         FROM edges
@@ -190,8 +189,8 @@ WITH
             name_id,
             place,
             number,
-            totals & 4294967295 AS depth,
-            totals >> 32 AS milestone,
+            totals & 1048575 AS depth,
+            totals >> 20 AS milestone,
             spent_ns,
             next_change
         FROM sweep

@@ -19,6 +19,9 @@ from tracekit.whatif.executor import (
 )
 from tracekit.whatif.streams.rows import END, OP, SYNC, Block, RankBlocks
 
+AT_ONCE = 64
+"""Ranks that are prepared together: more take more memory and hardly less time."""
+
 Variants = Sequence[Sequence[Block]]
 """A rank's steps in each variant."""
 
@@ -36,8 +39,9 @@ def compile_ranks(given: Sequence[tuple[RankBlocks, Variants]]) -> list[Program]
         alike[tuple(_shape(block, told) for block in variants[0])].append(number)
     programs: dict[int, Program] = {}
     for numbers in alike.values():
-        compiled = _compile_alike([given[n] for n in numbers])
-        programs |= zip(numbers, compiled, strict=True)
+        for at in range(0, len(numbers), AT_ONCE):
+            some = numbers[at : at + AT_ONCE]
+            programs |= zip(some, _compile_alike([given[n] for n in some]), strict=True)
     return [programs[number] for number in range(len(given))]
 
 

@@ -48,18 +48,16 @@ def writing(place: Path) -> Iterator[None]:
 
 SAMPLE_TABLES = frozenset({"gpu_sample", "host_sample", "net_sample", "storage_sample"})
 """Tables with a row a number: a day of 64 GPUs is 110 million. Their text comes and is buffered as
-dictionaries, since the same few names repeat; their times and places are written as differences,
-which halves the file and is faster to read."""
+dictionaries, since the same few names repeat."""
 
 
 def _parquet_options(spec: Table) -> dict[str, Any]:
     # Dictionaries pay for text; for times and ids they cost time and are thrown away.
     text = [c.name for c in spec.stored_columns if c.type == "VARCHAR"]
-    more: dict[str, Any] = {}
-    if spec.name in SAMPLE_TABLES:
-        more["column_encoding"] = dict.fromkeys(("time_ns", "place"), "DELTA_BINARY_PACKED")
+    # As differences, numbers take a quarter less room and less time to write and to read.
+    numbers = [c.name for c in spec.stored_columns if c.type == "BIGINT"]
     return {
-        **more,
+        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         "compression": "zstd",
         "compression_level": 1,
         "use_dictionary": text,

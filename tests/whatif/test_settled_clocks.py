@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tracekit.whatif import calls as calls_module
-from tracekit.whatif.calls import MAX_CLOCK_SPREAD_NS, Call, settled_clocks
+from tracekit.whatif.calls import MAX_CLOCK_SPREAD_NS, Call, ClockPairs, settled_clocks
 
 US = 1000
 Clocks = Mapping[int, tuple[int, int]]
@@ -114,3 +114,15 @@ def test_quantiles_are_numpys_to_the_bit(seed: int) -> None:
     values = sorted(rng.integers(-(10**9), 10**9, int(rng.integers(1, 40))).astype(float).tolist())
     ours = [calls_module.quantile(values, share) for share in (0.25, 0.5, 0.75)]
     assert ours == np.percentile(values, [25, 50, 75]).tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pairs_as_columns_are_the_same_mapping(seed: int) -> None:
+    calls, clocks, pairs = job(seed)
+    columns = ClockPairs.of(pairs)
+    assert dict(columns) == dict(pairs)
+    assert len(columns) == len(pairs)
+    assert (10**6, 10**6 + 1) not in columns
+    with pytest.raises(KeyError):
+        columns[10**6, 10**6 + 1]
+    assert settled_clocks(calls, clocks, columns) == settled_clocks(calls, clocks, pairs)

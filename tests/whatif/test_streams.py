@@ -17,7 +17,8 @@ from tracekit.errors import InputError, UsageError
 from tracekit.whatif import Places, StreamReplay, WhatIf, parse_remove, parse_scale
 from tracekit.whatif.calls import Call, settled_clocks, step_s
 from tracekit.whatif.executor import Executor
-from tracekit.whatif.streams.compiled import compile_rank
+from tracekit.whatif.streams import compiled
+from tracekit.whatif.streams.compiled import compile_rank, compile_ranks
 from tracekit.whatif.streams.scenarios import _cut
 
 US = 1000
@@ -506,3 +507,24 @@ def test_a_collective_that_a_rank_is_in_twice_is_no_call() -> None:
     found = job.replay()
     assert [w.unmatched_count for w in found.windows] == [4]
     assert found.step_s > 0
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 64])
+def test_ranks_compiled_together_are_those_compiled_alone(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Ranks 0 and 2 do the same with other times; 1 and 3 have a third stream."""
+    monkeypatch.setattr(compiled, "AT_ONCE", at_once)
+    job = Job({(2, 1): 1700}, {(0, 0): 90}, ranks=4)
+    for row in job.operations:
+        if row["rank"] in (1, 3) and row["name"] == 3:
+            row["stream"] = 9
+    (window,) = job.replay().windows
+    assert len({tuple(b.stream.tobytes() for b in r.blocks) for r in window.ranks.values()}) == 2
+    given = [(one, [one.blocks, one.blocks[::-1]]) for one in window.ranks.values()]
+    for (one, variants), together in zip(given, compile_ranks(given), strict=True):
+        alone = compile_rank(one, variants)
+        assert (together.rank, together.events) == (alone.rank, alone.events)
+        assert together.calls.tolist() == alone.calls.tolist()
+        for ours, theirs in ((together.first, alone.first), (together.second, alone.second)):
+            assert np.array_equal(np.asarray(ours), np.asarray(theirs))

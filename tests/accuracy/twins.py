@@ -194,10 +194,9 @@ def table(judged: Sequence[Judged]) -> list[str]:
         "with a fault (fixtures/twins). Measured: the difference of their mean steps. "
         "Printed: the cost of the finding that names the fault's place, "
         "whose rule may say the cause or only who is late. whatif: what it says of that place. "
-        "Of two faults each was measured as what a step takes less without it, beside the other; "
-        "where one hides the other in some steps these sum to less than both cost "
-        "(ddp-two-faults: 120.6 of 132.0), while the printed costs add up to it (131.8). "
-        "Milliseconds a step.",
+        "Of two faults each was measured, and is printed, as what a step takes less without it, "
+        "beside the other; where one hides the other in some steps these sum to less than both "
+        "cost (ddp-two-faults: 120.6 of 132.0). Milliseconds a step.",
         "",
         f"Within {CLOSE:.0%} of the measured cost: {close} of {len(priced)} faults; within "
         f"{FAR:.0%}: {far}.",

@@ -223,7 +223,8 @@ def _may_be_its_host(
         if row["rank"] == late.rank
         and StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])) in steady
     ) / len(steady)
-    if stalled_ns >= limits.max_stalled_ratio * delay_ns(late):
+    # Ranks that are late side by side may delay nobody beyond one another.
+    if stalled_ns > 0 and stalled_ns >= limits.max_stalled_ratio * delay_ns(late):
         return False
     excess = where_it_lies(facts, late.rank, delay_ns(late))
     return excess is None or excess.nature != "more work"

@@ -8,7 +8,8 @@ How it shows
     delay are stretches without operator, call or range, a hundredth of a step or longer, that its
     peers do not have in the same steps. The finding says between which events they lie, how long
     they are and in which steps. A stage of a pipeline that is one rank has no peers: it is named
-    where no other rank has such stretches, which then stands in for peers and replay. Or no rank
+    where no other rank has such stretches, which then stands in for peers and replay; one that
+    does so now and then is held against its own usual delay, which its place makes. Or no rank
     is later than the others over the whole window, but in many steps one or another stands still
     so: then all of these are named together.
 

@@ -11,6 +11,7 @@ from tracekit.rules.lateness.late import LateRank
 from tracekit.rules.lateness.limits import LatenessThresholds
 from tracekit.rules.lateness.replayed import OBSERVED, replayed
 from tracekit.rules.lateness.search import Delays, late_ranks, step_delays_ns
+from tracekit.rules.lateness.telling import late_in
 from tracekit.rules.prices import at_most, disagreeing
 from tracekit.rules.steps import StepKey
 
@@ -32,8 +33,7 @@ def price(facts: Facts, members: Sequence[LateRank], lies_in: Sequence[int] = ()
     ranks = {r for late in members for r in (late.rank, *late.together)}
     by_replay = replayed(facts, ranks, measured, limits)
     if by_replay.method == "twin ranks":
-        keys = [key for key in facts.steps.keys if key.step in lies_in]
-        keys = keys or [key for late in members for key in late.late_keys]
+        keys = late_in(facts, members, lies_in)
         return _joint(_by_steps(facts, keys, by_replay, limits), ranks, members)
     alone = _joint(by_replay, ranks, members)
     if alone.held_up is None:

@@ -85,12 +85,12 @@ def _late_alone(
         asked.append((beyond, beyond.shares()))
     for rank in rest:
         row = rows[rank]
-        for beside, its_shares in asked:
+        for among, its_shares in asked:
             its_share = its_shares[rank]
-            late, cost_ns = beside.beyond_typical(rank, limits, facts)
+            late, cost_ns = among.beyond_typical(rank, limits, facts)
             is_late = cost_ns / steps.step_ns >= limits.min_cost_ratio
             is_late = is_late and its_share >= _enough(1 / len(rest), limits)
-            if is_late := is_late and beside.is_outlier(rank, limits):
+            if is_late := is_late and among.is_outlier(rank, limits):
                 break
         is_alike = its_share >= limits.max_asked_ratio and _is_alike(delays, rank, late, limits)
         if not is_late or not (is_alike or _is_persistent(late, row, facts, limits)):
@@ -121,7 +121,7 @@ def _late_alone(
                 stage=stage,
                 share_ratio=its_share,
                 slowdown_ratio=what_if,
-                is_now_and_then=beside is not asked[0][0],
+                is_now_and_then=among is not beside,
             )
         )
     return late_alone

@@ -10,6 +10,7 @@ from tracekit.findings import Evidence, EvidenceRow, Finding, Price, Severity
 from tracekit.rules.base import Facts
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import LatenessThresholds
+from tracekit.rules.steps import StepKey
 from tracekit.wording import seconds, some_ranges
 
 
@@ -30,8 +31,7 @@ def late_finding(
     rank does behind the last call of a step in their next one. ``said``: what else
     ``Facts.finding`` takes.
     """
-    caused = [key for key in facts.steps.keys if key.step in lies_in]
-    keys = caused or late.late_keys or facts.steps.keys
+    keys = late_in(facts, [late], lies_in) or facts.steps.keys
     return facts.finding(
         facts.scope([late.rank], keys),
         summary,
@@ -42,6 +42,13 @@ def late_finding(
         against=(*against, *cost.against),
         **said,
     )
+
+
+def late_in(facts: Facts, members: Sequence[LateRank], lies_in: Sequence[int]) -> list[StepKey]:
+    """The steps in which what makes them late lies, where these are known, else those in which
+    they are late."""
+    caused = [key for key in facts.steps.keys if key.step in lies_in]
+    return caused or sorted({key for late in members for key in late.late_keys})
 
 
 def waiting(facts: Facts, cost: Price) -> str:

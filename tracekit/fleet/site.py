@@ -215,7 +215,7 @@ def _index(
                 "name": "night",
                 "title": f"Night of {night.date}",
                 "texts": [
-                    *(f"Do: {line}" for line in (summary.asks(night),) if line),
+                    *([f"Do: {to_do}"] if (to_do := summary.asks(night)) else []),
                     *summary.sentences(night),
                     *(f"Watch: {line}" for line in summary.watch_lines(night)),
                 ],

@@ -7,6 +7,7 @@ Junos (``show interfaces extensive | display json``) writes each value as a list
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 from tracekit.ingest import streams
@@ -21,7 +22,8 @@ from tracekit.ingest.counters.status import Reading
 NAME = "port_trees"
 
 _JUNOS = re.compile(rb'"interface-information"\s*:\s*\[')
-_NVUE = re.compile(rb'"link"\s*:\s*\{.{0,4000}?"stats"\s*:\s*\{', re.S)
+_NVUE_LINK = re.compile(rb'"link"\s*:\s*\{')
+_NVUE_STATS = re.compile(rb'"stats"\s*:\s*\{')
 _NVUE_QOS = re.compile(rb'"(?:egress-queue-stats|pfc-stats|ingress-buffer-stats)"\s*:\s*\{')
 _JUNOS_NAMES: dict[str, dict[str, tuple[str, float]]] = {
     "traffic-statistics": {
@@ -72,9 +74,17 @@ def sniff(head: bytes, name: str) -> Recognition | None:
         return None
     if _JUNOS.search(head):
         return Recognition(NAME, "interfaces of a Junos switch (JSON)", NAME)
-    if _NVUE_QOS.search(head) or _NVUE.search(head[:65536]):
+    if _NVUE_QOS.search(head) or _has_links(head[:65536]):
         return Recognition(NAME, "interfaces of a Cumulus switch (JSON of NVUE)", NAME)
     return None
+
+
+def _has_links(head: bytes) -> bool:
+    """Whether statistics stand in one of the first links, as in those of NVUE's ports."""
+    return any(
+        _NVUE_STATS.search(head, link.end(), link.end() + 4000)
+        for link in islice(_NVUE_LINK.finditer(head), 16)
+    )
 
 
 def read(source: SourceFile, sink: Sink) -> None:

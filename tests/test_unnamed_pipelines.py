@@ -19,7 +19,7 @@ import pytest
 
 import tracekit
 from soaks import soak
-from tracekit.derive.unnamed import _by_work, _Kernels, _Messages, _taken_apart
+from tracekit.derive.unnamed import _by_work, _extent, _Kernels, _Messages, _taken_apart
 from tracekit.simulate import Request, write
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "recorded"
@@ -338,3 +338,24 @@ def test_experts_exchange_in_every_operation_and_are_no_stages() -> None:
 def test_every_schedule_of_the_tests_is_even() -> None:
     for one, following in pairwise(SCHEDULE.values()):
         assert one.count("F") == one.count("B") == following.count("F")
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "waited", "extent"),
+    [
+        # The last, empty operator comes when an earlier send has ended: a wait, no computation.
+        ([0, 100, 900], [90, 200, 905], [890], (0, 200)),
+        # As before the first one.
+        ([0, 700, 800], [5, 790, 900], [650], (700, 900)),
+        # Nothing ended meanwhile, or long before it went on: it stood still by itself.
+        ([0, 100, 900], [90, 200, 905], [], (0, 905)),
+        ([0, 100, 900], [90, 200, 905], [300], (0, 905)),
+        # Behind the wait it computes as before.
+        ([0, 100, 900], [90, 200, 1000], [890], (0, 1000)),
+        ([0, 100], [90, 200], [95], (0, 200)),
+    ],
+)
+def test_an_operation_ends_where_it_only_waits_on(
+    starts: list[int], ends: list[int], waited: list[int], extent: tuple[int, int]
+) -> None:
+    assert _extent(np.array(starts), np.array(ends), waited) == extent

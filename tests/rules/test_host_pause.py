@@ -205,3 +205,23 @@ def test_a_pause_that_delays_nobody_is_silent(make_job: MakeJob) -> None:
     job = late_job(make_job, {2: 4})
     job.rows["excess"] = [PAUSED]
     assert PAUSE.run(job.facts()) == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    ("pause_ms", "cost_ms", "against"),
+    [(15, 15, [0.025]), (20, 20, []), (25, 25, []), (30, 25, [])],
+    ids=["a lot less", "less", "as long", "longer"],
+)
+def test_it_costs_no_more_than_it_lasts(
+    make_job: MakeJob, pause_ms: float, cost_ms: float, against: list[float]
+) -> None:
+    """The others are seen to wait for 25 ms a step, several of them perhaps for the same ones."""
+    job = late_job(make_job, {2: 25})
+    for row in job.rows["straggler"]:
+        row |= {"peer_ratio": None, "compute_ratio": None, "slowdown_ratio": None}
+        row["lateness_ratio"] = 0.7 if row["rank"] == 2 else 0.1
+    job.rows["excess"] = [part("pause", "between a and b", ms=pause_ms) | {"peers": "job"}]
+    (found,) = PAUSE.run(job.facts()).findings
+    assert found.impact.s_per_step == pytest.approx(cost_ms / 1e3)
+    assert found.impact.high_s_per_step == pytest.approx(0.025)
+    assert [e.value for e in found.counter_evidence] == pytest.approx(against)

@@ -29,6 +29,7 @@ that belongs to neither (weight gradients on their own, several chunks a rank), 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,9 @@ _ROLES = (_ALL - _BEFORE, _BEFORE, _ALL)
 
 MIN_WORK_RATIO = 0.05
 """Of the longest kernel: shorter ones do not say what a message beside them carries."""
+
+MIN_WAITED_RATIO = 0.5
+"""Of an idle time, up to the end of a message: what waits for it goes on soon after."""
 
 MAX_BROKEN_RATIO = 0.02
 """Of messages that may end before they began, by how ranks were put in order."""
@@ -488,11 +492,11 @@ def _operations(
     reason = _doubt(kernels, chosen)
     if reason:
         return reason
+    waited = sorted(messages.end) if messages.is_host else []
     computes = [
-        Operation(*here, stage, name, k, int(kernels.start[rows].min()),
-                  int(kernels.end[rows].max()))
+        Operation(*here, stage, name, k, *_extent(kernels.start[rows], kernels.end[rows], waited))
         for name, k, rows in chosen
-    ]  # fmt: skip
+    ]
     done = sorted(c.end_ns for c in computes) if messages.is_host else []
     moved = [
         Operation(*here, stage, name, k, _waited_from(messages, row, done), messages.end[row],
@@ -501,6 +505,26 @@ def _operations(
         for k, row in enumerate(rows)
     ]  # fmt: skip
     return [*computes, *moved]
+
+
+def _extent(start: Ints, end: Ints, waited: Sequence[int]) -> tuple[int, int]:
+    """From when to when an operation's kernels ran, less what stands behind or before a wait for
+    one of the messages that end at ``waited``, and is next to nothing: a stage that asks for the
+    end of an earlier send has its output's last, empty operator only then."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    work = np.cumsum(end - np.maximum(start, np.concatenate(([start[0]], end[:-1]))))
+    first, last = int(start[0]), int(end[-1])
+    for k in np.flatnonzero(start[1:] > end[:-1]).tolist():
+        idle = int(end[k]), int(start[k + 1])
+        at = bisect_right(waited, idle[1]) - 1
+        if at < 0 or waited[at] - idle[0] < MIN_WAITED_RATIO * (idle[1] - idle[0]):
+            continue
+        if work[-1] - work[k] < MIN_WORK_RATIO * work[-1]:
+            return first, idle[0]
+        if work[k] < MIN_WORK_RATIO * work[-1]:
+            first = idle[1]
+    return first, last
 
 
 def _waited_from(messages: _Messages, row: int, done: Sequence[int]) -> int:

@@ -43,7 +43,7 @@ from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, Peers, passing_pauses, where_it_lies
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
-from tracekit.rules.lateness.price import price
+from tracekit.rules.lateness.price import no_more_than, price
 from tracekit.rules.lateness.replayed import replayed
 from tracekit.rules.lateness.search import Delays, late_ranks, step_delays_ns
 from tracekit.rules.lateness.telling import (
@@ -184,7 +184,7 @@ def _total_ns(rows: list[Row]) -> float:
 def _finding(
     facts: Facts, limits: HostPauseThresholds, late: LateRank, excess: Excess, pauses: list[Row]
 ) -> Finding:
-    cost = price(facts, [late], excess.steps)
+    cost = no_more_than(facts, price(facts, [late], excess.steps), _total_ns(pauses))
     longest = max(pauses, key=lambda row: int(row["longest_ns"]))
     is_fixed = float(pauses[0]["excess_ns"]) >= limits.min_inside_ratio * _total_ns(pauses)
     return late_finding(

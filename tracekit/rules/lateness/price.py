@@ -56,6 +56,18 @@ def price(facts: Facts, members: Sequence[LateRank], lies_in: Sequence[int] = ()
     )
 
 
+def no_more_than(facts: Facts, cost: Price, lasts_ns: float) -> Price:
+    """The cost of what itself takes so much of a mean step: without it a step takes less by no
+    more. Several ranks may each be seen to wait for the one delay, as a pipeline's stages do. What
+    is a cost of several ranks together, or what others hold up as well, is left as it is."""
+    if cost.joint_ranks or cost.held_up is not None or lasts_ns >= cost.ns:
+        return cost
+    against = disagreeing(
+        lasts_ns, OBSERVED, cost.ns, facts.limits(LatenessThresholds), "late_steps"
+    )
+    return replace(cost, ns=lasts_ns, low_ns=min(cost.low_ns, lasts_ns), against=against)
+
+
 def _by_steps(
     facts: Facts, keys: Sequence[StepKey], observed: Price, limits: LatenessThresholds
 ) -> Price:

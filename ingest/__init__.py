@@ -127,16 +127,6 @@ _TOOLS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
             "dcgmi diag, health or stats: verdicts, and sums over a job, no counters of moments; "
             "`dcgmi dmon`, `dcgmi nvlink -e`, `nvidia-smi -q` and dcgm-exporter are read",
         ),
-        (
-            rb'"MetricDataResults"\s*:\s*\[',
-            "CloudWatch's metric data, whose labels are anyone's and which states no units; a "
-            "table with a time and a header a counter is read",
-        ),
-        (
-            rb'"pointlist"\s*:\s*\[\s*\[',
-            "Datadog's answer of a query is not read; a table with a time, a GPU or port and a "
-            "header a counter is",
-        ),
     )
 )
 """First text of what tools print that is named but not read, and what is read instead."""

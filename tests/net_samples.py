@@ -192,6 +192,24 @@ SAMPLES: tuple[Sample, ...] = (
         'PortRcvDataExtended{source="0x1c3",node_guid="1c3",port_num="2"} 456 1795227155033\n',
         2,
     ),
+    Sample(
+        "monitoring",
+        "series of ports",
+        "answer.json",
+        json.dumps(
+            {
+                "series": [
+                    {
+                        "metric": "system.net.bytes_sent",
+                        "unit": [{"name": "byte"}, {"name": "second"}],
+                        "tag_set": ["host:n7", "device:eth0"],
+                        "pointlist": [[1795227155000, 123456], [1795227170000, 7890]],
+                    }
+                ]
+            }
+        ),
+        2,
+    ),
     Sample("nic", "tree of files", "port_rcv_data", "922159499\n", 1),
     Sample(
         "nic",

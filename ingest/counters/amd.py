@@ -195,7 +195,7 @@ class _Reader:
     def line(self, number: int, line: str) -> None:
         """A line of CSV, of a table or of amd-smi's indented text."""
         text = line.rstrip()
-        moment = times.of_line(text) if text[:1].isdigit() else None
+        moment = times.of_line(text)
         if moment is not None:
             self.stamp_ns = moment
         elif text.startswith("device,"):

@@ -17,7 +17,7 @@ from tracekit.ingest.counters.names import node_in_name, node_of_labels
 from tracekit.ingest.counters.net_words import is_word
 from tracekit.ingest.counters.net_words import meaning as meaning_of
 from tracekit.ingest.counters.table import unit_of, without_unit
-from tracekit.ingest.counters.units import MEMORY, SIZES
+from tracekit.ingest.counters.units import MEMORY, SIZES, symbol
 from tracekit.ingest.counters.vocabulary import Meaning
 
 _PORTS = ("ib", "eth", "mlx5", "nic", "hca", "roce", "rdma", "port")
@@ -176,16 +176,18 @@ def _of_metric(
 
 
 def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, float]:
-    """The words of a metric, and the unit and its size that stand at its end."""
+    """The words of a metric, and the unit and its size that stand at its end, or in brackets: one
+    that nobody knows fits no counter."""
     plain = re.sub(r"(?:/|_?per_?)s(?:ec(?:ond)?)?$", "_s", metric.strip(), flags=re.I)
     plain = _BYTES_PS.sub(r"\1_s", plain)
     words = [w for w in re.split(r"[^A-Za-z0-9%]+", _CAMEL.sub("_", plain).lower()) if w]
     if bracket is not None:
+        bracket = symbol(bracket)
         words = _without_its_unit(words, bracket)
-        said = re.sub(r"/sec$", "/s", bracket.strip())
+        said = bracket.strip()
         if said != said.lower() and (size := _BITS.get(said)):
             return words, "bytes/s", float(size)
-        unit, scale = _MEASURES.get(said.lower().replace("/s", "_s"), (None, 1.0))
+        unit, scale = _MEASURES.get(said.lower().replace("/s", "_s"), (said, 1.0))
         return words, unit, scale
     for length in (2, 1):
         if len(words) > length and (known := _MEASURES.get("_".join(words[-length:]))):

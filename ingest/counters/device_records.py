@@ -2,9 +2,7 @@
 
 A record is a moment: an object of JSON (a line, an element of a list, or the columns of an object
 of lists), a point of InfluxDB's line protocol, or a row of a table that has a column for the
-device. What is nested below a device (``"gpus": [{"index": 0, "power_w": 690}]``), and what stands
-beside its number (``gpu=0``), is called ``gpu0_power_w``; from there on names are read as the
-headers of ``device_headers``.
+device (``records``).
 """
 
 from __future__ import annotations
@@ -21,12 +19,19 @@ from tracekit.ingest.counters import line_protocol, times
 from tracekit.ingest.counters.device_headers import (
     NO_COUNT,
     column_of,
-    is_second,
     title_of,
     with_title,
 )
-from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
-from tracekit.ingest.counters.documents import dicts_of
+from tracekit.ingest.counters.device_samples import Column
+from tracekit.ingest.counters.records import (
+    GPUS,
+    PORT_NAME,
+    PORTS,
+    Record,
+    Records,
+    gpu_named,
+    of_object,
+)
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
@@ -37,133 +42,23 @@ from tracekit.ingest.counters.table import (
     bare_name,
     cells_of,
     header_line,
-    host_of,
     refuse_rows_told_apart,
     rows_of,
 )
 from tracekit.ingest.counters.table_heads import HEAD_LINES, Head, heads
-from tracekit.ingest.lines import lines, shape
+from tracekit.ingest.lines import lines
 
 KIND = "device_records"
 MIN_COUNTERS = 2
 """Known counters of a record from which its file is surely one of devices."""
-MAX_NAMES = 20_000
-"""Different names of a file; those after are counted alone."""
 FIRST_ROWS = 64
 """Lines of a table with a row a number that tell whether it is one of devices."""
-MAX_DEPTH = 4
-"""Objects within objects that are looked into."""
 
-_GPUS = ("gpu", "gpus", "gpu_id", "gpu_index", "card", "cards", "device", "devices", "gpuid")
-_PORTS = (
-    "port", "ports", "iface", "ifname", "interface", "interfaces", "nic", "nics", "hca", "hcas",
-    "device", "dev", "component", "entity",
-)  # fmt: skip
-_PORT_NUMBERS = ("port", "port_num", "port_number", "portnum")
-_INDICES = ("index", "idx", "id", "gpu", "gpu_id", "gpu_index", "minor_number", "device")
-_NAMES = ("name", "port", "iface", "ifname", "interface", "device", "id")
-_GPU_NUMBER = re.compile(r"(?:(?:gpu|card|cuda|nvidia|device)[ _:-]?)?(\d{1,4})", re.I)
-_PORT_NAME = re.compile(
-    r"(?:ib|eth|mlx5|nic|hca|roce|rdma|port|fan|psu|cpu|dimm|disk|nvme)[_-]?\d{1,4}", re.I
-)
 _OF_TRAINING = frozenset(("loss", "lr", "iteration", "global_step", "learning_rate", "perplexity"))
 """Names of what a training log reports: its lines are another reader's."""
 
 
-class Record(NamedTuple):
-    """What was read at a moment."""
-
-    time: str
-    host: str | None
-    numbers: dict[str, str]
-    """Printed numbers and words by their names."""
-    port: str = ""
-    """The number of the port that they are of, where the device stands in a part of its own."""
-
-
 # --- from what is written to records --------------------------------------------------------------
-
-
-def of_object(value: Mapping[str, Any], around: Record | None = None) -> Record | None:
-    """The record that an object of JSON is; None where nothing states a time."""
-    plain = {key.strip(): v for key, v in value.items()}
-    lower = {key.lower(): key for key in plain}
-    time = next((plain[lower[w]] for w in TIME_WORDS if w in lower), None)
-    if time is None and times.parse(str(plain.get("t"))) is not None:
-        time = plain.pop("t")
-    host = next((plain[lower[w]] for w in HOST_WORDS if w in lower), None)
-    if isinstance(time, bool) or not isinstance(time, int | float | str):
-        if around is None:
-            return None
-        time = around.time
-    host = host_of(host) if isinstance(host, str) else (around.host if around else None)
-    skip = {lower[w] for w in (*TIME_WORDS, *HOST_WORDS) if w in lower}
-    prefix = _device_beside(plain, lower, skip)
-    number = next((lower[w] for w in _PORT_NUMBERS if w in lower and lower[w] not in skip), None)
-    port = str(plain[number]) if prefix and number is not None else ""
-    if number is not None and port.isdecimal() and not prefix.startswith("gpu"):
-        skip.add(number)
-    else:
-        port = ""
-    numbers: dict[str, str] = {}
-    for key, inner in plain.items():
-        if key not in skip:
-            _flatten(f"{prefix}{key}", inner, numbers, MAX_DEPTH)
-    return Record(str(time), host, numbers, port)
-
-
-def _device_beside(plain: Mapping[str, Any], lower: Mapping[str, str], skip: set[str]) -> str:
-    """``gpu0_`` or ``ib3_`` where a record says in a part of its own whose it is."""
-    for words, named in ((_GPUS, _gpu_named), (_PORTS, _port_named)):
-        for word in words:
-            key = lower.get(word)
-            if key is not None and (name := named(plain[key])) is not None:
-                skip.add(key)
-                return f"{name}_"
-    return ""
-
-
-def _gpu_named(value: object) -> str | None:
-    found = _GPU_NUMBER.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
-    return f"gpu{int(found[1])}" if found else None
-
-
-def _port_named(value: object) -> str | None:
-    text = str(value).strip()
-    return text if _PORT_NAME.fullmatch(text) else None
-
-
-def _flatten(name: str, value: Any, into: dict[str, str], depth: int) -> None:
-    """Numbers and words below a name; elements of a list of devices by their numbers."""
-    if isinstance(value, bool) or value is None or not depth:
-        return
-    if isinstance(value, int | float | str):
-        into[name] = str(value)
-    elif isinstance(value, dict):
-        if "value" in value and value.keys() <= {"value", "unit", "units"}:
-            unit = str(value.get("unit") or value.get("units") or "")
-            _flatten(f"{name} [{unit}]" if unit else name, value["value"], into, depth - 1)
-            return
-        for key, inner in value.items():
-            within = key.strip()
-            if name.lower() in (*_GPUS, *_PORTS):
-                device = (_gpu_named if name.lower() in _GPUS else _port_named)(within)
-                _flatten(device or f"{name}_{within}", inner, into, depth - 1)
-            else:
-                _flatten(f"{name}_{within}", inner, into, depth - 1)
-    elif isinstance(value, list):
-        is_gpu = name.lower() in _GPUS
-        if not is_gpu and name.lower() not in _PORTS:
-            return
-        for inner in dicts_of(value):
-            keys = _INDICES if is_gpu else _NAMES
-            named = _gpu_named if is_gpu else _port_named
-            said = {k.lower(): (k, v) for k, v in inner.items()}
-            for key in keys:
-                if key in said and (device := named(said[key][1])) is not None:
-                    rest = {k: v for k, v in inner.items() if k != said[key][0]}
-                    _flatten(device, rest, into, depth - 1)
-                    break
 
 
 def of_document(value: Any) -> Iterator[Record | None]:
@@ -202,7 +97,7 @@ def of_point(text: str) -> Record | None:
     if read is None or read.is_of_telegraf:
         return None
     tags = {k.lower(): v for k, v in read.tags.items()}
-    if "index" in tags and not tags.keys() & set(_GPUS) and "gpu" in read.measurement.lower():
+    if "index" in tags and not tags.keys() & set(GPUS) and "gpu" in read.measurement.lower():
         tags["gpu"] = tags.pop("index")
     return of_object({**tags, "time": read.stamp, **{k: v for k, v in read.fields() if v}})
 
@@ -264,7 +159,7 @@ def _labels(text: str) -> dict[str, str] | None:
 
 
 def _is_device(name: str) -> bool:
-    return _gpu_named(name) is not None or _PORT_NAME.fullmatch(name) is not None
+    return gpu_named(name) is not None or PORT_NAME.fullmatch(name) is not None
 
 
 def _named(head: Head, at: int) -> str:
@@ -297,10 +192,10 @@ def _rows_of(first: Sequence[str], name: str) -> _Rows | None:
         del roles["labels"]
     if bare[0] == "series" and not {"metric", "labels"} & roles.keys() and "value" in roles:
         roles["series"] = 0
-    if not {"metric", "labels", "series"} & roles.keys() and not set(bare) & {*_GPUS, *_PORTS}:
+    if not {"metric", "labels", "series"} & roles.keys() and not set(bare) & {*GPUS, *PORTS}:
         return None
     # Words that say what a column is lose their unit; those of counters keep it.
-    known = {*TIME_WORDS, *HOST_WORDS, *_GPUS, *_PORTS}
+    known = {*TIME_WORDS, *HOST_WORDS, *GPUS, *PORTS}
     places = {*roles.values()}
     names = [b if b in known or at in places else _named(head, at) for at, b in enumerate(bare)]
     return _Rows(head, tuple(names), roles, title_of(name))
@@ -366,7 +261,7 @@ def read(source: SourceFile, sink: Sink) -> None:
     head = files.read_head(source)
     with source.open() as stream:
         reading = Reading(sink, stream, None, "line")
-        table = _Records(source, sink, reading)
+        table = Records(source, sink, reading)
         if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
             _refuse_records_told_apart(head, source.path)
             for document in reading.documents():
@@ -388,7 +283,7 @@ def read(source: SourceFile, sink: Sink) -> None:
 
 def _refuse_rows_told_apart(rows: _Rows, head: bytes, path: str) -> None:
     """InputError where columns that nobody reads tell rows of one device and time apart."""
-    named = {*HOST_WORDS, *_GPUS, *_PORTS}
+    named = {*HOST_WORDS, *GPUS, *PORTS}
     used = {rows.roles[r] for r in ("metric", "labels", "series") if r in rows.roles}
     times_at = [at for at, name in enumerate(rows.names) if name in TIME_WORDS][:1]
     devices = [at for at, name in enumerate(rows.names) if name in named or at in used]
@@ -420,48 +315,3 @@ def _refuse_records_told_apart(head: bytes, path: str) -> None:
         header = ("time", "host", "port", *names)
         rest = [at for at, n in enumerate(header) if at > 2 and isinstance(column_of(0, n), str)]
         refuse_rows_told_apart(path, header, rows, (0, 1, 2), rest)
-
-
-class _Records:
-    def __init__(self, source: SourceFile, sink: Sink, reading: Reading) -> None:
-        self.table = Devices(source, sink, reading)
-        self._sink = sink
-        self._reading = reading
-        self._columns: dict[str, Column | None] = {}
-        self._meant: dict[tuple[str | None, ...], str] = {}
-        self._unread: dict[str, list[str]] = defaultdict(list)
-
-    def add(self, place: int, record: Record | None, text: str = "") -> None:
-        """The counters of one record."""
-        moment = times.parse(record.time) if record is not None else None
-        if record is None or moment is None:
-            self._reading.bad(place, "no record with a time", shape(text) if text else None)
-            return
-        numbers = []
-        labels = []
-        for name in sorted(record.numbers, key=lambda n: (is_second(n), not n.endswith("_phy"))):
-            if name.lower() in LABEL_WORDS:
-                labels.append((name, record.numbers[name]))
-            elif (column := self._column(name)) is not None:
-                numbers.append((column, record.numbers[name]))
-        self.table.add(place, moment, record.host, numbers, labels, record.port)
-
-    def finish(self) -> None:
-        """What is left, and which names were not read."""
-        self.table.finish()
-        for reason, names in self._unread.items():
-            tell_unread(self._sink, names, reason)
-
-    def _column(self, name: str) -> Column | None:
-        if name in self._columns:
-            return self._columns[name]
-        if len(self._columns) >= MAX_NAMES:
-            self._unread[f"the file has more than {MAX_NAMES} names"].append(name)
-            return None
-        found = column_of(len(self._columns), name)
-        if isinstance(found, Column) and self._meant.setdefault(found.key, name) != name:
-            found = "another column has the same meaning"
-        if isinstance(found, str):
-            self._unread[found].append(name)
-        self._columns[name] = found if isinstance(found, Column) else None
-        return self._columns[name]

@@ -319,11 +319,43 @@ def _smi() -> dict[str, str]:
     return names
 
 
+_REASONS = "clocks_event_reasons"
+"""What newer drivers call them."""
+
+
 def of_smi(name: str, unit: str | None) -> Meaning | None:
     """A field of ``nvidia-smi --query-gpu`` by its query name, and the unit that it prints."""
-    name = name.replace("clocks_throttle_reasons", "clocks_event_reasons")
+    name = name.replace("clocks_throttle_reasons", _REASONS)
     counter = _smi().get(name)
     return _scaled(counter, unit, f"nvidia-smi {name}") if counter else None
+
+
+_EXPORTED = (
+    ("_clock_hz", "Hz"), ("_bytes", "bytes"), ("_ratio", "ratio"), ("_watts", "W"), ("", None),
+)  # fmt: skip
+"""How metrics of nvidia_gpu_exporter end, and the unit that the fields' numbers were turned to."""
+
+
+_SECOND = frozenset(
+    ("power_draw_instant", "power_draw_average", "enforced_power_limit", "clocks_sm", "clocks_mem",
+     "pcie_link_gen_gpucurrent")
+)  # fmt: skip
+"""Fields beside one that means the same: a scrape holds both."""
+
+
+def of_smi_metric(name: str) -> Meaning | None:
+    """A metric of nvidia_gpu_exporter: ``nvidia_smi_`` and a field's name, dots as underscores."""
+    said = name.removeprefix("nvidia_smi_").replace("clocks_throttle_reasons", _REASONS)
+    for end, unit in _EXPORTED:
+        if said.endswith(end) and (counter := _smi_joined().get(said[: len(said) - len(end)])):
+            return _scaled(counter, unit, name[:80])
+    return None
+
+
+@cache
+def _smi_joined() -> dict[str, str]:
+    joined = {field.replace(".", "_"): counter for field, counter in _smi().items()}
+    return {name: counter for name, counter in joined.items() if name not in _SECOND}
 
 
 def of_smi_dmon(name: str, unit: str | None) -> Meaning | None:

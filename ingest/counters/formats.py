@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
+from tracekit.ingest.counters import date_and_time
 from tracekit.ingest.parquet_text import as_text
 
 
@@ -48,12 +49,16 @@ class Family:
 
     def sniff(self, head: bytes, name: str) -> Recognition | None:
         """Recognise a file of the family by its first bytes."""
+        if self.is_table and date_and_time.has_both(head):
+            head = date_and_time.as_one(head)
         recognition: Recognition | None = self._read_by().sniff(head, name)
         return recognition
 
     def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
         """Stream the file into the sink."""
-        self._read_by().read(as_text(source) if self.is_table else source, sink)
+        if self.is_table:
+            source = date_and_time.joined(as_text(source))
+        self._read_by().read(source, sink)
 
     def _read_by(self) -> Any:
         return import_module(f"{__package__}.{self.module}")
@@ -256,6 +261,11 @@ FAMILIES: tuple[Family, ...] = (
         Format("storage", "Lustre servers, by job",
                "lctl get_param obdfilter.*.job_stats mdt.*.job_stats", False,
                "time lines, else snapshot_time"),
+    )),
+    Family("monitoring", 1, "monitoring", (
+        Format("gpu", "series of monitoring services",
+               "Datadog's query, CloudWatch's GetMetricData, OTLP in JSON", False, "each point"),
+        Format("net", "series of ports", "the same", False, "each point"),
     )),
     Family("device_csv", 9, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),

@@ -192,10 +192,11 @@ _PASSING = re.compile(r"(?:exported_)?(?:pod|container|namespace)|err_|dcgm_fi_|
 
 def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
     """The GPU and the counter that a series is; None for one that is no GPU's counter."""
-    if not series.name.startswith(("DCGM_", "dcgm_")):
+    if not series.name.startswith(("DCGM_", "dcgm_", "nvidia_smi_")):
         return None
     labels = {k.lower(): v for k, v in series.labels.items()}
-    meaning = fields.of_dcgm(series.name)
+    is_smi = series.name.startswith("nvidia_smi_")
+    meaning = (fields.of_smi_metric if is_smi else fields.of_dcgm)(series.name)
     if meaning is None:
         window = _EXPORTER_WINDOWS.get(series.name)
         if window is None:
@@ -210,10 +211,11 @@ def gpu_series(series: Series) -> tuple[Gpu, Meaning] | None:
     index = next(
         (i for name in _INDEX_LABELS if (i := _INDEX.fullmatch(labels.get(name, "")))), None
     )
+    uuid = labels.get("uuid") or labels.get("gpu_uuid")
     pod = labels.get("exported_pod") or labels.get("pod") or None
     gpu = Gpu(
         node=node_of_labels(labels),
-        uuid=uuid_of(labels.get("uuid") or labels.get("gpu_uuid")),
+        uuid=uuid_of(uuid) or (uuid_of(f"GPU-{uuid}") if is_smi else None),
         pci=pci_address(labels.get("pci_bus_id", "")),
         nvml_index=int(index[1]) if index else None,
         model=(labels.get("modelname") or labels.get("model_name") or None),

@@ -67,3 +67,29 @@ SIZES: dict[str, Sizes] = {
 _HELD = _BINARY | _of(1, "bytes") | _prefixed(1024, ("", "K", "M", "G", "T"), "B")
 MEMORY = _HELD | {unit.lower(): size for unit, size in _HELD.items()}
 """The units of bytes that a device holds."""
+
+_WORDS = {
+    "watt": "W", "hertz": "Hz", "byte": "B", "octet": "B", "bit": "bit", "joule": "J",
+    "celsius": "C", "cel": "C", "packet": "packets", "percentage": "%", "fraction": "ratio",
+    "by": "B", "second": "s", "1": "ratio",
+}  # fmt: skip
+_PREFIXES = {
+    "milli": "m", "micro": "u", "kilo": "k", "mega": "M", "giga": "G", "tera": "T",
+    "kibi": "Ki", "mebi": "Mi", "gibi": "Gi", "tebi": "Ti",
+}  # fmt: skip
+
+
+def symbol(spelled: str) -> str:
+    """``mebibytes per second`` as ``MiB/s``, and UCUM's ``By`` as ``B``; what is no such word as it
+    stands. A share without a unit (``1``, as OpenTelemetry has it) is ``ratio``."""
+    said = spelled.strip().replace(" per ", "/").replace("/second", "/s").replace("/sec", "/s")
+    whole, per, _ = said.partition("/s")
+    word = whole.lower().removeprefix("degrees ").removeprefix("degree ").removeprefix("degree_")
+    word = word if word in _WORDS else word.removesuffix("s")
+    prefix = next((p for p in _PREFIXES if word.startswith(p) and word[len(p) :] in _WORDS), "")
+    known = _WORDS.get(word[len(prefix) :])
+    if known is None:
+        return said
+    if known == "B" and not prefix:
+        known = "bytes"
+    return f"{_PREFIXES.get(prefix, '')}{known}" + ("/s" if per else "")

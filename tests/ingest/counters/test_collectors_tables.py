@@ -11,7 +11,8 @@ from net_cases import ingest
 
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions
-from tracekit.ingest.counters.device_records import Record, of_object, of_point
+from tracekit.ingest.counters.device_records import of_point
+from tracekit.ingest.counters.records import Record, of_object
 
 T = 1_763_800_000
 NS = 10**9

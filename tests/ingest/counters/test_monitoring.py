@@ -1,0 +1,196 @@
+"""Series of monitoring services: whose, what and in which unit each service says it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from gpu_files import ingest
+from memory_sink import MemorySink
+
+from tracekit.ingest.counters import date_and_time
+from tracekit.ingest.counters.device_headers import column_of
+from tracekit.ingest.counters.units import symbol
+
+AT = 1784016758
+
+
+def gpus(sink: MemorySink) -> list[tuple[object, ...]]:
+    """Machine, GPU, counter, seconds since AT, and value."""
+    found = sink.rows("gpu_sample", "node", "nvml_index", "counter", "time_ns", "value")
+    return sorted(((*r[:3], (r[3] - AT * 10**9) / 1e9, r[4]) for r in found), key=str)
+
+
+def ports(sink: MemorySink) -> list[tuple[object, ...]]:
+    return sorted(sink.rows("net_sample", "node", "port", "counter", "value", "counted"), key=str)
+
+
+def datadog(metric: str, unit: list[Any], tags: list[str], *points: list[Any]) -> dict[str, Any]:
+    return {"metric": metric, "unit": unit, "tag_set": tags, "pointlist": list(points)}
+
+
+def test_a_series_of_datadog_says_its_unit_and_its_tags_whose_it_is() -> None:
+    percent, milliwatt = {"name": "percent"}, {"name": "milliwatt"}
+    of_gpu = ["gpu:1", "host:n7"]
+    series = [
+        datadog("dcgm.gpu_utilization", [percent, None], of_gpu, [AT * 1e3, 93.5], [0, None]),
+        datadog("nvml.power_usage", [milliwatt, None], of_gpu, [AT * 1e3 + 15000, 650250.0]),
+        datadog("dcgm.gpu_utilization", [percent, None], ["host:n7"], [AT * 1e3, 90.0]),
+        datadog(
+            "system.net.bytes_rcvd",
+            [{"name": "byte"}, {"name": "second"}],
+            ["host:n7", "device:eth0"],
+            [AT * 1e3, 1.5e9],
+        ),
+    ]
+    sink = ingest(json.dumps({"status": "ok", "series": series}), "answer.json", "monitoring")
+    assert gpus(sink) == [
+        ("n7", 1, "gpu_utilisation", 0.0, pytest.approx(0.935)),
+        ("n7", 1, "power", 15.0, pytest.approx(650.25)),
+    ]
+    assert ports(sink) == [("n7", "eth0", "rx_rate", 1.5e9, None)]
+    # The mean over a machine's GPUs is none of them.
+    assert sum(n for c, n in sink.counters.items() if c.startswith("column_not_read")) == 1
+
+
+def test_cloudwatch_s_metrics_of_its_agent_have_known_units() -> None:
+    def result(label: str, *values: float) -> dict[str, Any]:
+        stamps = [f"2026-07-14T08:{12 + k}:38Z" for k in range(len(values))]
+        return {"Id": "m1", "Label": label, "Timestamps": stamps, "Values": list(values)}
+
+    results = [
+        result("i-0abc123 0 nvidia_smi_utilization_gpu", 93.0, 50.0),
+        result("i-0abc123 0 nvidia_smi_memory_used", 70000.0),
+        result("i-0abc123 nvidia_smi_power_draw", 600.0),  # of all of them
+        result("CPUUtilization", 5.0),
+    ]
+    sink = ingest(json.dumps({"MetricDataResults": results}), "metrics.json", "monitoring")
+    assert gpus(sink) == [
+        ("i-0abc123", 0, "gpu_utilisation", 0.0, pytest.approx(0.93)),
+        ("i-0abc123", 0, "gpu_utilisation", 60.0, pytest.approx(0.5)),
+        ("i-0abc123", 0, "memory_used", 0.0, 70000 * 2**20),
+    ]
+
+
+def otlp(*metrics: dict[str, Any]) -> str:
+    host = {"attributes": [{"key": "host.name", "value": {"stringValue": "n1"}}]}
+    scoped = [{"scope": {"name": "x"}, "metrics": list(metrics)}]
+    return json.dumps({"resourceMetrics": [{"resource": host, "scopeMetrics": scoped}]}) + "\n"
+
+
+def point(value: float | str, **labels: str) -> dict[str, Any]:
+    attributes = [
+        {"key": k.replace("__", "."), "value": {"stringValue": v}} for k, v in labels.items()
+    ]
+    number = {"asInt": value} if isinstance(value, str) else {"asDouble": value}
+    return {"attributes": attributes, "timeUnixNano": str(AT * 10**9), **number}
+
+
+@pytest.mark.parametrize(
+    ("temporality", "is_monotonic", "is_read"),
+    [(2, True, True), ("AGGREGATION_TEMPORALITY_CUMULATIVE", True, True), (1, True, False),
+     (2, False, False)],
+)  # fmt: skip
+def test_opentelemetry_says_whether_a_sum_is_since_the_start(
+    temporality: object, is_monotonic: bool, is_read: bool
+) -> None:
+    sent = [point("5000000000", device="eth0", network__io__direction="transmit")]
+    total = {"aggregationTemporality": temporality, "isMonotonic": is_monotonic, "dataPoints": sent}
+    metrics = [
+        {"name": "hw.gpu.utilization", "unit": "1", "gauge": {"dataPoints": [point(0.9, gpu="3")]}},
+        {"name": "hw.network.io", "unit": "By", "sum": total},
+    ]
+    sink = ingest(otlp(*metrics), "metrics.jsonl", "monitoring")
+    assert gpus(sink) == [("n1", 3, "gpu_utilisation", 0.0, 0.9)]
+    assert ports(sink) == [("n1", "eth0", "tx_bytes", None, 5_000_000_000)] * is_read
+
+
+def test_series_that_are_broken_are_counted_and_the_others_read() -> None:
+    percent = [{"name": "percent"}, None]
+    good = datadog("dcgm.gpu_utilization", percent, ["gpu:0"], [AT * 1e3, 93.0], [1], ["x", 1.0])
+    series = [good, {"metric": 7, "pointlist": "none"}, "no series", None]
+    sink = ingest(json.dumps({"series": series}), "answer.json", "monitoring")
+    assert [r[:3] for r in gpus(sink)] == [(None, 0, "gpu_utilisation")]
+    assert sink.counters["bad_record"] == 2
+    assert sink.facts["status"] == "partial"
+
+
+# --- units in words -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spelled", "meant"),
+    [
+        ("milliwatt", "mW"), ("Watts", "W"), ("megahertz", "MHz"), ("mebibytes", "MiB"),
+        ("byte/second", "bytes/s"), ("bytes per second", "bytes/s"), ("By", "bytes"),
+        ("degree celsius", "C"), ("Cel", "C"), ("1", "ratio"), ("kilobits/second", "kbit/s"),
+        ("MB/sec", "MB/s"), ("percent", "percent"), ("parsec", "parsec"),
+    ],
+)  # fmt: skip
+def test_units_in_words(spelled: str, meant: str) -> None:
+    assert symbol(spelled) == meant
+
+
+@pytest.mark.parametrize("header", ["gpu0_power [parsec]", "eth0_tx [byte/fortnight]"])
+def test_a_unit_in_brackets_that_nobody_knows_is_not_taken_for_the_usual_one(header: str) -> None:
+    assert column_of(0, header) == "nobody knows what it counts, or its unit does not fit"
+
+
+# --- a date and a time ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Date,Time,GPU,Util %,Power W\n2026-07-14,08:12:38,0,90,650.5\n"
+        "2026-07-14,08:12:48,0,80,9\n",
+        '"Date","Time","GPU","Util %","Power W"\r\n"2026-07-14","08:12:38","0","90","650.5"\r\n'
+        '"2026-07-14","08:12:48","0","80","9"',
+        "\ufeffdate;time;gpu0_util_percent;gpu0_power_w\n14.07.2026;08:12:38;90;650,5\n"
+        "14.07.2026;08:12:48;80;9,0\n",
+    ],
+    ids=["plain", "quoted", "German"],
+)
+def test_a_date_and_a_time_are_one_column(text: str) -> None:
+    assert [r[1:] for r in gpus(ingest(text, "gpus.csv"))] == [
+        (0, "gpu_utilisation", 0.0, pytest.approx(0.9)),
+        (0, "gpu_utilisation", 10.0, pytest.approx(0.8)),
+        (0, "power", 0.0, 650.5),
+        (0, "power", 10.0, 9.0),
+    ]
+
+
+def test_lines_are_joined_wherever_blocks_of_the_file_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"2026-07-14,08:{k // 60:02}:{k % 60:02},0,{k % 100},600" for k in range(600)]
+    text = "\n".join(["Date,Time,GPU,Util %,Power W", *lines])
+    whole = gpus(ingest(text, "gpus.csv"))
+    monkeypatch.setattr(date_and_time, "BLOCK_BYTES", 37)
+    assert gpus(ingest(text, "gpus.csv")) == whole
+    assert len(whole) == 1200
+
+
+# --- nvidia_gpu_exporter --------------------------------------------------------------------------
+
+
+def test_metrics_of_nvidia_gpu_exporter_are_nvidia_smi_s_fields() -> None:
+    uuid = "df6e7a7c-7314-46f8-abc4-b88b36dcf3aa"
+    text = "# 2026-07-14T08:12:38Z\n" + "".join(
+        f'nvidia_smi_{name}{{uuid="{uuid}"}} {number}\n'
+        for name, number in [
+            ("utilization_gpu_ratio", "0.93"),
+            ("power_draw_watts", "650"),
+            ("power_draw_instant_watts", "700"),  # beside one that means the same
+            ("clocks_current_sm_clock_hz", "1.98e+09"),
+            ("memory_used_bytes", "7e+10"),
+            ("gpu_info", "1"),
+        ]
+    )
+    sink = ingest(text, "scrape.prom", "prometheus")
+    rows = sorted(sink.rows("gpu_sample", "device_id", "counter", "value"))
+    assert rows == [
+        (f"GPU-{uuid}", "gpu_utilisation", 0.93),
+        (f"GPU-{uuid}", "memory_used", 7e10),
+        (f"GPU-{uuid}", "power", 650.0),
+        (f"GPU-{uuid}", "sm_clock", 1.98e9),
+    ]

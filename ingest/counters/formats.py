@@ -65,7 +65,7 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("prometheus", 9, "prometheus", (
+    Family("prometheus", 10, "prometheus", (
         Format("gpu", "scrapes", "dcgm-exporter, node_exporter", True, "samples, time lines"),
         Format("gpu", "answers of the HTTP API", "query_range, query", False, "each sample"),
         Format("gpu", "exports", "VictoriaMetrics, /api/v1/export", False, "each sample"),
@@ -73,7 +73,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 11, "gpu_table", (
+    Family("gpu_csv", 12, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -102,7 +102,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
         Format("gpu", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
     ), ("dcgm", "nvidia_smi")),
-    Family("amd", 2, "amd", (
+    Family("amd", 3, "amd", (
         Format("gpu", "GPUs of AMD", "rocm-smi: CSV, JSON and its table", False,
                "time lines, else the file's"),
         Format("gpu", "GPUs of AMD", "amd-smi metric and monitor: JSON, text", False,
@@ -267,14 +267,14 @@ FAMILIES: tuple[Family, ...] = (
                "Datadog's query, CloudWatch's GetMetricData, OTLP in JSON", False, "each point"),
         Format("net", "series of ports", "the same", False, "each point"),
     )),
-    Family("device_csv", 9, "device_table", (
+    Family("device_csv", 10, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
         Format("gpu", "exports of dashboards", "Grafana: series joined by time", False, "Time"),
     ), is_table=True),
-    Family("net_csv", 9, "net_table", (
+    Family("net_csv", 10, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     ), is_table=True),
-    Family("device_records", 6, "device_records", (
+    Family("device_records", 7, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
         Format("gpu", "dashboards, a row a number", "Grafana: Series;Time;Value", False, "Time"),
     ), is_table=True),

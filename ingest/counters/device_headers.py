@@ -116,7 +116,7 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
     if is_gpu and fields.is_of_lost_case(re.split(r"[^A-Za-z]+", name.rstrip(") ]"))[-1]):
         return "bits or bytes: the case of its unit is lost, and a GPU's tools count bytes"
     # nvidia-smi's own names (utilization.gpu) have units that are known.
-    queried = fields.of_smi(metric.strip(), unit_of(name)) if is_gpu and "." in metric else None
+    queried = _of_tools(plain, metric.strip(), unit_of(name)) if is_gpu else None
     meaning = (
         queried or _gpu(words, unit, scale, name) if is_gpu else _port(words, unit, scale, name)
     )
@@ -127,6 +127,13 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
         return "nobody knows what it counts, or its unit does not fit"
     device = str(int(number)) if is_gpu else f"{kind}{'_' if kind == 'mlx5' else ''}{number}"
     return Column(at, "gpu" if is_gpu else "port", device, meaning, name, node, is_open)
+
+
+def _of_tools(plain: str, metric: str, unit: str | None) -> Meaning | None:
+    """A metric of a GPU by a tool's own name for it."""
+    if plain.startswith("system.gpu.") and (known := fields.of_wandb(metric)) is not None:
+        return known
+    return fields.of_dcgm(metric) or (fields.of_smi(metric, unit) if "." in metric else None)
 
 
 def _whose(before: str) -> str | None:

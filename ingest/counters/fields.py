@@ -261,6 +261,31 @@ _COLUMNS = {
     "energy": "energy",
 }
 
+_SHORT = {
+    "pwr": "power", "temp": "temperature", "utilisation": "utilization", "mem": "memory",
+    "hbm": "memory", "vram": "memory", "clk": "clock", "freq": "clock", "frequency": "clock",
+}  # fmt: skip
+"""Words in full."""
+
+# What Weights & Biases calls the metrics of a GPU (docs.wandb.ai, "System metrics"): their units
+# are known.
+_WANDB = {
+    "gpu": ("gpu_utilisation", "%"),
+    "memory": ("memory_copy_utilisation", "%"),
+    "memoryAllocated": ("memory_used_ratio", "%"),
+    "memoryAllocatedBytes": ("memory_used", "bytes"),
+    "smClock": ("sm_clock", "MHz"),
+    "memoryClock": ("memory_clock", "MHz"),
+    "enforcedPowerLimitWatts": ("power_limit", "W"),
+}
+
+
+def of_wandb(name: str) -> Meaning | None:
+    """A metric of ``system.gpu.N.`` by its last name; None for those that others know as well."""
+    meant = _WANDB.get(name)
+    return _scaled(*meant, f"wandb {name}") if meant else None
+
+
 # Columns of ``amd-smi metric --csv`` and ``monitor --csv``, whose cells bear no units.
 _AMD_SMI = {
     "gfx_activity": ("gpu_utilisation", "%"),
@@ -415,8 +440,12 @@ def lacks_unit(header: str) -> bool:
 
 def counter_of_words(words: Sequence[str]) -> str | None:
     """The canonical name that plain words mean, without their unit; None for others."""
-    joined = "".join(words).lower()
-    return _COLUMNS.get(joined) or GPU_BY_LETTERS.get(joined)
+    plain = [w.lower() for w in words]
+    for said in (plain, [_SHORT.get(w, w) for w in plain]):
+        joined = "".join(said)
+        if (counter := _COLUMNS.get(joined) or GPU_BY_LETTERS.get(joined)) is not None:
+            return counter
+    return None
 
 
 GPU_BY_LETTERS = {name.replace("_", ""): name for name in GPU}

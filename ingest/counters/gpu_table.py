@@ -80,9 +80,14 @@ TABLE = Subject(
 _WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
 
+_OF_DMON = re.compile(r"#\s?(?:Date,\s*Time,\s*)?gpu,")
+"""nvidia-smi dmon with commas: its second line has the units."""
+
+
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a table by its first line."""
-    layout = layout_of(header_line(head))
+    line = header_line(head)
+    layout = None if _OF_DMON.match(line) else layout_of(line)
     if layout is None:
         return None
     is_smi = _is_of_smi(layout)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from tracekit.errors import InputError
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import rdma_names, times
+from tracekit.ingest.counters.device_headers import column_of
+from tracekit.ingest.counters.device_samples import Column
 from tracekit.ingest.counters.net_samples import NetSamples, is_missing
 from tracekit.ingest.counters.net_words import is_word, meaning
 from tracekit.ingest.counters.samples import count_other_metrics
@@ -121,7 +123,11 @@ def _by_header(name: str) -> Counter | None:
         return counter_of(known, None, name.strip())
     if rdma_names.is_port_counter(name.strip()):
         return _counter(rdma_names.port_meaning(name.strip()), None, name.strip())
-    return None
+    # A way and a unit say enough: xmit_MBps.
+    rate = column_of(0, f"eth0_{name.strip()}")
+    if not isinstance(rate, Column) or rate.meaning.unit not in ("bytes/s", "packets/s"):
+        return None
+    return Counter(rate.meaning._replace(scale=1), Fraction(rate.meaning.scale), name.strip())
 
 
 TABLE = Subject(

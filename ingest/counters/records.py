@@ -31,10 +31,13 @@ PORTS = (
     "port", "ports", "iface", "ifname", "interface", "interfaces", "nic", "nics", "hca", "hcas",
     "device", "dev", "component", "entity",
 )  # fmt: skip
+_OF_PORTS = ("network", "net", "infiniband", "ib", "ethernet", "links", "roce", "rdma")
+"""What holds ports by their names."""
 _PORT_NUMBERS = ("port", "port_num", "port_number", "portnum")
 _INDICES = ("index", "idx", "id", "gpu", "gpu_id", "gpu_index", "minor_number", "device")
 _NAMES = ("name", "port", "iface", "ifname", "interface", "device", "id")
 _GPU_NUMBER = re.compile(r"(?:(?:gpu|card|cuda|nvidia|device)[ _:-]?)?(\d{1,4})", re.I)
+_GPU_NAME = re.compile(r"(?:gpu|cuda)[ _:-]?\d{1,4}", re.I)
 PORT_NAME = re.compile(
     r"(?:ib|eth|mlx5|nic|hca|roce|rdma|port|fan|psu|cpu|dimm|disk|nvme)[_-]?\d{1,4}", re.I
 )
@@ -84,7 +87,12 @@ def _device_beside(plain: Mapping[str, Any], lower: Mapping[str, str], skip: set
     for words, named in ((GPUS, gpu_named), (PORTS, port_named)):
         for word in words:
             key = lower.get(word)
-            if key is not None and (name := named(plain[key])) is not None:
+            if key is None:
+                continue
+            name = named(plain[key])
+            if name is None and _GPU_NAME.fullmatch(str(plain[key]).strip()):
+                name = gpu_named(plain[key])  # dev=gpu3 beside dev=mlx5_0
+            if name is not None:
                 skip.add(key)
                 return f"{name}_"
     return ""
@@ -113,7 +121,9 @@ def _flatten(name: str, value: Any, into: dict[str, str], depth: int) -> None:
             return
         for key, inner in value.items():
             within = key.strip()
-            if name.lower() in (*GPUS, *PORTS):
+            if name.lower() in _OF_PORTS and (device := port_named(within)) is not None:
+                _flatten(device, inner, into, depth - 1)
+            elif name.lower() in (*GPUS, *PORTS):
                 device = (gpu_named if name.lower() in GPUS else port_named)(within)
                 _flatten(device or f"{name}_{within}", inner, into, depth - 1)
             else:

@@ -11,6 +11,7 @@ from memory_sink import MemorySink
 
 from tracekit.ingest.counters import date_and_time
 from tracekit.ingest.counters.device_headers import column_of
+from tracekit.ingest.counters.device_samples import Column
 from tracekit.ingest.counters.units import symbol
 
 AT = 1784016758
@@ -193,4 +194,57 @@ def test_metrics_of_nvidia_gpu_exporter_are_nvidia_smi_s_fields() -> None:
         (f"GPU-{uuid}", "memory_used", 7e10),
         (f"GPU-{uuid}", "power", 650.0),
         (f"GPU-{uuid}", "sm_clock", 1.98e9),
+    ]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "counter", "scale"),
+    [
+        ("gpu0_pwr_w", "power", 1.0),
+        ("gpu0_hbm_used_gib", "memory_used", 2.0**30),
+        ("gpu0_mem_total_mib", "memory_total", 2.0**20),
+        ("gpu0_vram_temp_c", "memory_temperature", 1.0),
+        ("gpu0_DCGM_FI_DEV_GPU_UTIL", "gpu_utilisation", 0.01),
+        ("system.gpu.0.gpu", "gpu_utilisation", 0.01),
+        ("system.gpu.0.memoryAllocatedBytes", "memory_used", 1.0),
+        ("system.gpu.0.powerWatts", "power", 1.0),
+    ],
+)
+def test_short_words_and_tools_own_names(header: str, counter: str, scale: float) -> None:
+    column = column_of(0, header)
+    assert isinstance(column, Column), column
+    assert (column.meaning.counter, column.meaning.scale) == (counter, scale)
+
+
+@pytest.mark.parametrize("header", ["gpu0_gpu", "gpu0_sm_pct", "gpu0_memory_pct", "gpu0_mem_util"])
+def test_what_could_be_two_things_is_not_read(header: str) -> None:
+    assert column_of(0, header) == "nobody knows what it counts, or its unit does not fit"
+
+
+def test_one_column_may_name_gpus_and_ports() -> None:
+    text = "ts,host,dev,metric,val\n" + "".join(
+        f"{AT},h1,{dev},{metric},{value}\n"
+        for dev, metric, value in [
+            ("gpu1", "power_w", 600), ("mlx5_1", "tx_bytes_per_sec", 25), ("nvlink", "tx_gbps", 1),
+        ]
+    )  # fmt: skip
+    sink = ingest(text, "long.csv", "device_records")
+    assert gpus(sink) == [("h1", 1, "power", 0.0, 600.0)]
+    assert ports(sink) == [("h1", "mlx5_1", "tx_rate", 25.0, None)]
+
+
+def test_what_is_nested_below_a_network_is_of_its_ports() -> None:
+    row = {"time": AT, "gpus": [{"id": 0, "power_w": 5}], "network": {"eth1": {"rx_bytes": 7}}}
+    sink = ingest(json.dumps(row) + "\n", "rows.jsonl", "device_records")
+    assert ports(sink) == [(None, "eth1", "rx_bytes", None, 7)]
+
+
+def test_a_way_and_a_unit_name_a_counter_of_a_table_of_ports() -> None:
+    text = f"timestamp,port,xmit_MBps,rcv_Gbps\n{AT},mlx5_0/1,12.5,8\n"
+    assert ports(ingest(text, "ib.csv", "net_csv")) == [
+        (None, "mlx5_0/1", "rx_rate", 1e9, None),
+        (None, "mlx5_0/1", "tx_rate", 12.5e6, None),
     ]

@@ -23,6 +23,12 @@ _WATCHDOG = re.compile(
     rb"|mismatch between collectives on ranks"
 )
 _RAS = re.compile(rb"(?m)^Job summary\r?\n=+|^Communicators\.\.\. \(|PEER_DEAD: Process")
+_FAILURE = re.compile(
+    rb'Traceback \(most recent call last\):\r?\n[^\n]{0,200}  File "|failed \(exitcode: -?\d'
+    rb"|MPI_ABORT was invoked on rank \d|(?m:^=   BAD TERMINATION OF ONE OF YOUR APPLICATION)"
+    rb"|(?m:^srun: error: |^slurmstepd: error: )"
+)
+"""How an end is told that is no training step; in a file of any name."""
 _LOG_NAME = re.compile(r"\.(?:log|out|err|stdout|stderr)(?:[.-]\d+)?$|(?:^|[._-])nccl[._-]", re.I)
 _FLIGHT_NAME = re.compile(r"nccl_trace|fr_trace|flight.?rec|comm_lib_trace", re.I)
 _FLIGHT_KEYS = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id|nccl_comm_state)"\s*:')
@@ -68,10 +74,12 @@ def sniff(head: bytes, name: str) -> Recognition | None:
 def sniff_job_log(head: bytes, name: str) -> Recognition | None:
     """A text file that its name calls a log: what it holds may begin far behind its head.
 
-    A file of any other name must show a step of a training program there.
+    A file of any other name must show a step of a training program there, or how one ended.
     """
     if is_step_log(head):
         return Recognition("job_log", "it has lines of training steps", "job_log")
+    if _FAILURE.search(head) and _is_text(head):
+        return Recognition("job_log", "it says how processes ended", "job_log")
     if _LOG_NAME.search(name) and head.strip() and _is_text(head):
         return Recognition(
             "job_log", "a log by its name; searched for steps and lines of NCCL", "job_log"

@@ -21,7 +21,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from tracekit.ingest.base import Severity, Sink, stated_host, write_columns
 
@@ -51,6 +53,9 @@ WORDS = (
     b" failed on SocketImpl(", b" died unexpectedly, shutting down executor",
     b"=>> PBS: job killed: ", b"TERM_", b" heartbeat timeout", b"Unable to shutdown process ",
     b" crashed with exit code ", b"Global rank ", b"-Begin global rank ", b"-End global rank ",
+    b"MPI_ABORT was invoked on rank ", b" has exited due to process rank ", b" RUNNING AT ",
+    b"=   EXIT ", b"=   KILLED BY", b"rrorcode",
+    b" EXIT STRING: ", b"Node failure on ",
 )  # fmt: skip
 """A line with which something begins holds one of these."""
 _KEY = re.compile(b"|".join(map(re.escape, WORDS)))
@@ -59,6 +64,9 @@ MAX_EVENTS = 20_000
 MAX_OPEN = 4096
 """Tracebacks that are printed into each other at a time: one a rank."""
 MAX_PREFIX_BYTES = 200
+MAX_JSON_DEPTH = 4
+"""Objects within a record that are looked into."""
+MAX_RANK = 10_000_000
 MAX_FRAMES = 2000
 """Lines of a traceback; Python itself shortens recursion."""
 
@@ -75,6 +83,10 @@ _TASK = re.compile(rb"\s*(\d{1,7}): ")
 _TRACEBACK = b"Traceback (most recent call last):"
 _FRAME = re.compile(rb'\s+File "([^"]{1,1000})", line (\d{1,9}), in ([\w<>.]{1,80})')
 _TYPE = re.compile(rb"([A-Za-z_][\w.<>]{1,120})(?::|$)")
+_RICH = b"Traceback (most recent call last) \xe2"
+"""The head of a traceback that the package rich draws in a box, whose lines begin with a bar."""
+_BOX = b"\xe2"
+_RICH_FRAME = re.compile(rb"\xe2\x94\x82 (\S{1,1000}):(\d{1,9}) in ([\w<>.]{1,80})")
 _FILE = re.compile(r"[\w.-]{1,80}")
 _NOT_OWN = re.compile(rb"site-packages|dist-packages|/lib/python\d|<frozen|<string>|importlib")
 _EXIT = re.compile(
@@ -93,6 +105,16 @@ _MPI_SIGNAL = re.compile(rb"(?:exited on|^) ?signal (\d{1,2})\b")
 """In the same line, or in the next where that is a long one."""
 _MPI_FIRST = re.compile(rb"Process name: \[\[\d{1,10},\d{1,10}\],(\d{1,7})\]")
 _MPI_CODE = re.compile(rb"\s*Exit code: +(\d{1,3})\s*$")
+_MPI_ABORT = re.compile(rb"MPI_ABORT was invoked on rank (\d{1,7}) in communicator MPI_COMM_WORLD")
+_MPI_ABORT_CODE = re.compile(rb"\s*(?:Errorcode: |with errorcode )(-?\d{1,10})\b")
+_PRTERUN = re.compile(
+    rb" has exited due to process rank (\d{1,7}) with PID (\d{1,10}) on node ([\w.-]{1,200})"
+)
+_HYDRA = re.compile(rb"=   (?:RANK (\d{1,7}) )?PID (\d{1,10}) RUNNING AT ([\w.-]{1,200})")
+_HYDRA_CODE = re.compile(rb"=   (?:EXIT CODE|EXIT STATUS|KILLED BY (SIGNAL)): (\d{1,3})\b")
+_HYDRA_SIGNAL = re.compile(rb" EXIT STRING: .{0,60}\(signal (\d{1,2})\)")
+"""MPICH's mpiexec: its exit code is what wait() gave, so that a signal may look like a code."""
+_LOST_NODE = re.compile(rb"srun: error: Node failure on ([\w.,\[\]-]{1,200})")
 _DEEPSPEED = re.compile(
     rb"(?:(?!\d+:)([\w.-]{1,200}): (?=\[))?.*exits with return code = (-?\d{1,5})\s*$"
 )
@@ -298,6 +320,10 @@ _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d
 """What kubectl, docker and clouds put before each line: no two lines of a traceback share it."""
 
 
+_BY_SIGNAL = 128
+"""From here on an exit code is this and a signal's number."""
+
+
 class _Event(NamedTuple):
     place: int
     code: str
@@ -385,6 +411,9 @@ class FailureReader:
         """Look at a line."""
         if line[10:11] == b"T" and (stamp := _STAMP.match(line)):
             line = line[stamp.end() :]
+        if line[:1] == b"{" and b"Traceback (most" in line:
+            self._of_json(line, place)
+            return
         if self._actor is not None:
             self._of_actor(line, *self._actor)
         if self._nccl:
@@ -399,10 +428,30 @@ class FailureReader:
         if _KEY.search(line):
             self._begin(line, place)
 
+    def _of_json(self, line: bytes, place: int) -> None:
+        """A record of a logger that writes JSON: the traceback is one of its texts."""
+        try:
+            record = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return
+        texts, rank = _texts_and_rank(record, MAX_JSON_DEPTH)
+        # What it says twice, as text and as a part of its own, was raised once.
+        text = min((t for t in texts if "Traceback (most" in t), key=len, default="")
+        printed_by, opened = self._printed_by, dict(self._open)
+        self._printed_by, self._open = rank, {}
+        for part in text.encode().split(b"\n"):
+            if self._open:
+                self._continue(part)
+            if _KEY.search(part):
+                self._begin(part, place)
+        self._printed_by, self._open = printed_by, opened
+
     # --- tracebacks -----------------------------------------------------------------------------
 
     def _begin(self, line: bytes, place: int) -> None:
         at = line.find(_TRACEBACK)
+        if at < 0 and _RICH in line:
+            at = max(line.find(_BOX), 0)  # its corner
         if left := _EXIT.search(line):  # behind a bar the launcher's traceback follows in the line
             agent = left["agent"].decode() if left["agent"] else "0"
             fields = [f"agent={agent}", f"local_rank={int(left['local'])}"]
@@ -474,9 +523,34 @@ class FailureReader:
             self._mpi = place, [f"rank={int(left[1])}", *_host(left[3]), f"pid={int(left[2])}"]
             if signal := _MPI_SIGNAL.search(line):
                 self._of_mpi(b"-" + signal[1])
+        elif aborted := _MPI_ABORT.search(line):
+            self._mpi = place, [f"rank={int(aborted[1])}"]
+        elif left := _PRTERUN.search(line):
+            told = [f"rank={int(left[1])}", *_host(left[3]), f"pid={int(left[2])}", "is_root=1"]
+            self._add(place, "worker-failed", told, is_said_after=True)
+        elif left := _HYDRA.match(line):
+            rank = [f"rank={int(left[1])}"] if left[1] else []
+            self._mpi = place, [*rank, *_host(left[3]), f"pid={int(left[2])}"]
+        elif self._mpi is not None and (code := _HYDRA_CODE.match(line)):
+            (place, fields), self._mpi = self._mpi, None
+            number = int(code[2])
+            is_signal = code[1] is not None or number > _BY_SIGNAL
+            ends = _ended(b"-%d" % (number % _BY_SIGNAL) if is_signal else code[2])
+            self._add(place, "worker-failed", [*fields, *ends], is_said_after=True)
+        elif (signal := _HYDRA_SIGNAL.search(line)) and self._events:
+            # Of the process that it named just before.
+            last = self._events[-1]
+            if last.code == "worker-failed":
+                kept = [f for f in last.fields if not f.startswith(("exit_code=", "signal="))]
+                self._events[-1] = last._replace(fields=[*kept, *_ended(b"-" + signal[1])])
+        elif lost := _LOST_NODE.search(line):
+            told = ["why=node failure", *_host(lost[1])]
+            self._add(place, "job-state", told, is_said_after=True)
         elif first := _MPI_FIRST.search(line):
             self._mpi = place, [f"rank={int(first[1])}"]
-        elif self._mpi is not None and (code := _MPI_CODE.match(line)):
+        elif self._mpi is not None and (
+            code := _MPI_CODE.match(line) or _MPI_ABORT_CODE.match(line)
+        ):
             self._of_mpi(code[1])
         elif self._mpi is not None and (signal := _MPI_SIGNAL.match(line)):
             self._of_mpi(b"-" + signal[1])
@@ -563,11 +637,11 @@ class FailureReader:
             return
         traceback, rest = self._open[prefix], line[len(prefix) :]
         traceback.lines_count += 1
-        if frame := _FRAME.match(rest):
+        if frame := _FRAME.match(rest) or _RICH_FRAME.match(rest):
             traceback.last = frame[1], frame[2], frame[3]
             if not _NOT_OWN.search(frame[1]):
                 traceback.own_frame = traceback.last
-        elif rest[:1] in (b" ", b"\t", b"", b"\r", b"|", b"+"):
+        elif rest[:1] in (b" ", b"\t", b"", b"\r", b"|", b"+", _BOX):
             if traceback.lines_count > MAX_FRAMES:
                 self._torn += 1
                 del self._open[prefix]
@@ -777,6 +851,21 @@ def _rounds(events: list[_Event]) -> Iterator[int]:
             yield numbers[at - 1] if at else 0
         else:  # up to the next exit; behind the last one, of a launch that nobody saw end
             yield numbers[at] if at < len(numbers) else number + bool(numbers)
+
+
+def _texts_and_rank(value: Any, depth: int) -> tuple[list[str], list[str]]:
+    """The texts within a value of JSON, and the rank that a part of it states."""
+    texts: list[str] = []
+    rank: list[str] = []
+    for key, inner in value.items() if isinstance(value, dict) and depth else ():
+        if isinstance(inner, str):
+            texts.append(inner)
+        elif key == "rank" and type(inner) is int and 0 <= inner < MAX_RANK:
+            rank = [f"rank={inner}"]
+        elif isinstance(inner, dict):
+            further, stated = _texts_and_rank(inner, depth - 1)
+            texts, rank = texts + further, rank or stated
+    return texts, rank
 
 
 def _who(prefix: bytes) -> list[str]:

@@ -18,12 +18,15 @@ from typing import Any
 from tracekit.errors import InputError
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.lines import Line, lines
+from tracekit.ingest.steplog.failures import FailureReader
 from tracekit.ingest.streams import stream_problem
 from tracekit.ingest.traces.names import rank_of_name
 from tracekit.ingest.trackers.names import by_role, plain
 from tracekit.ingest.trackers.steps import Steps, moment, number, whole
 
 NAME = "step_metrics"
+TRACEBACK = "Traceback (most recent call last)"
+"""What a logger that writes JSON may have among its texts."""
 MAX_ARRAY_BYTES = 256 << 20
 """A JSON array is read whole; JSON lines have no such limit."""
 SNIFFED_LINES = 50
@@ -131,9 +134,12 @@ def read(source: SourceFile, sink: Sink) -> None:
 
 def _read_lines(texts: Iterator[Line], sink: Sink, rank: int | None) -> None:
     steps, bad, at = Steps(sink, "json_lines", rank), 0, None
+    failures = FailureReader(sink)
     for line in texts:
         if not line.text.strip():
             continue
+        if TRACEBACK in line.text:
+            failures.take(line.text.encode(), line.number)
         record = _record(line.text)
         if record is None:
             bad += 1
@@ -142,6 +148,7 @@ def _read_lines(texts: Iterator[Line], sink: Sink, rank: int | None) -> None:
             steps.add(line.number, record)
     _tell_bad(sink, bad, at)
     steps.finish("line")
+    failures.finish(keeps_times=False)
 
 
 def _read_array(data: bytes, sink: Sink, rank: int | None) -> None:

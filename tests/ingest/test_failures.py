@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 import nccl_logs
+from tracekit.ingest import ingestor, recognise
+from tracekit.ingest.base import IngestOptions
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 SECRET = "PLANTEDSECRET0123456789"  # noqa: S105  # what the recorded program put into its exception
@@ -745,3 +749,125 @@ def test_composer_s_launcher_tells_who_ended_first_and_what_each_had_printed() -
         ("worker-failed", "1", None, None), ("python-exception", "1", None, None),
         ("python-exception", None, None, None),
     ]  # fmt: skip
+
+
+# --- launchers and loggers of other families ------------------------------------------------------
+
+BOX = """\
+{0}╭───────────── Traceback (most recent call last) ─────────────╮
+{0}│ /opt/app/train.py:412 in <module>                           │
+{0}│   411 │   set_seed(args.seed)                                │
+{0}│ ❱ 412 │   main(args)                                         │
+{0}│ /opt/app/data.py:88 in __getitem__                          │
+{0}│ ❱ 88 │   │   return self.index[i]                             │
+{0}│ /usr/lib/python3.11/site-packages/x/y.py:7 in get           │
+{0}╰─────────────────────────────────────────────────────────────╯
+{0}KeyError: PLANTEDSECRET0123456789
+"""
+
+
+@pytest.mark.parametrize(("prefix", "rank"), [("[rank2]: ", {"rank": "2"}), ("", {})])
+def test_a_traceback_in_a_box_is_one(prefix: str, rank: dict[str, str]) -> None:
+    (told,) = events(BOX.format(prefix))
+    assert told == {
+        "code": "python-exception", "round": "0", **rank, "type": "KeyError", "file": "data.py",
+        "line": "88", "function": "__getitem__",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "ends"),
+    [
+        (["=   RANK 6 PID 31337 RUNNING AT node-c", "=   EXIT CODE: 139"], {"signal": "SIGSEGV"}),
+        (["=   RANK 6 PID 31337 RUNNING AT node-c", "=   EXIT CODE: 3"], {"exit_code": "3"}),
+        (
+            [
+                "=   RANK 6 PID 31337 RUNNING AT node-c",
+                "=   EXIT CODE: 9",
+                "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",
+            ],
+            {"signal": "SIGKILL"},
+        ),
+        (
+            [
+                "=   RANK 6 PID 31337 RUNNING AT node-c",
+                "=   KILLED BY SIGNAL: 11 (Segmentation fault)",
+            ],
+            {"signal": "SIGSEGV"},
+        ),
+    ],
+)
+def test_mpich_s_launcher_names_who_ended_and_how(lines: list[str], ends: dict[str, str]) -> None:
+    told = events("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n" + "\n".join(lines))
+    whose = {"rank": "6", "host": "node-c", "pid": "31337"}
+    assert told == [{"code": "worker-failed", "round": "0", **whose, **ends}]
+
+
+def test_who_calls_mpi_abort_is_named() -> None:
+    told = events(
+        "MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD\n"
+        "  Proc: [[34567,1],5]\n  Errorcode: 17\n"
+        "prterun has exited due to process rank 5 with PID 22041 on node gpu-b3 calling\n"
+        "MPI_ABORT was invoked on rank 1 in communicator MPI COMMUNICATOR 3 SPLIT FROM 0\n"
+        "with errorcode 1.\n"
+    )
+    assert told == [
+        {"code": "worker-failed", "round": "0", "rank": "5", "exit_code": "17", "is_root": "1"},
+        {"code": "worker-failed", "round": "0", "rank": "5", "host": "gpu-b3", "pid": "22041",
+         "is_root": "1"},
+    ]  # fmt: skip
+
+
+def test_srun_names_the_node_that_failed() -> None:
+    assert events("srun: error: Node failure on gpu-22\n") == [
+        {"code": "job-state", "round": "0", "why": "node failure", "host": "gpu-22"}
+    ]
+
+
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/app/train.py", line 88, in train\n'
+    "    loss.backward()\nValueError: " + SECRET
+)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"event": "crashed", "rank": 3, "exception": TRACEBACK},
+        {"text": f"03:00 | ERROR | crash\n{TRACEBACK}\n", "record": {"extra": {"rank": 3}}},
+        {"message": "x", "rank": 3, "exc_info": TRACEBACK, "text": f"x\n{TRACEBACK}"},
+    ],
+    ids=["structlog", "loguru", "twice"],
+)
+def test_a_traceback_in_a_record_of_json_is_one(record: dict[str, Any]) -> None:
+    (told,) = events(json.dumps(record) + "\n")
+    assert told == {
+        "code": "python-exception", "round": "0", "rank": "3", "type": "ValueError",
+        "file": "train.py", "line": "88", "function": "train",
+    }  # fmt: skip
+
+
+def test_json_lines_with_steps_tell_of_failures_too() -> None:
+    steps = [{"step": k, "rank": 3, "timestamp": f"2026-07-21T03:00:{k:02}Z"} for k in range(20)]
+    lines = [*steps, {"event": "crashed", "rank": 3, "exception": TRACEBACK}]
+    text = "\n".join(map(json.dumps, lines)).encode()
+    sink = MemorySink()
+    ingestor("step_metrics").read(source_of(text, "rank3.jsonl"), sink, IngestOptions())
+    ((code, fields),) = sink.rows("log_event", "code", "fields")
+    assert (code, fields[1:3]) == ("python-exception", ["rank=3", "type=ValueError"])
+    assert SECRET not in str(sink.tables)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_log"),
+    [
+        (TRACEBACK, True),
+        ("MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD\n", True),
+        ("srun: error: Node failure on gpu-22\n", True),
+        ("See `Traceback (most recent call last):` in the output of your program.\n", False),
+    ],
+)
+def test_a_file_of_any_name_is_a_log_where_it_says_how_processes_ended(
+    text: str, is_log: bool
+) -> None:
+    assert (recognise(source_of(text.encode(), "notes.txt")).ingestor == "job_log") == is_log

@@ -535,8 +535,8 @@ class FailureReader:
             (place, fields), self._mpi = self._mpi, None
             number = int(code[2])
             is_signal = code[1] is not None or number > _BY_SIGNAL
-            ends = _ended(b"-%d" % (number % _BY_SIGNAL) if is_signal else code[2])
-            self._add(place, "worker-failed", [*fields, *ends], is_said_after=True)
+            how = _ended(b"-%d" % (number % _BY_SIGNAL) if is_signal else code[2])
+            self._add(place, "worker-failed", [*fields, *how], is_said_after=True)
         elif (signal := _HYDRA_SIGNAL.search(line)) and self._events:
             # Of the process that it named just before.
             last = self._events[-1]

@@ -122,9 +122,6 @@ def test_units_tell_counters_of_another_language_and_far_names_tell_none(
          "| Diagnostic                | Result                 |\n", "dcgmi dmon"),
         ("+-----------+\n| Health Monitor Report                   |\n", "dcgmi dmon"),
         ("Successfully retrieved statistics for job: 5.\n", "dcgmi dmon"),
-        ('{"MetricDataResults": [{"Id": "m1"}]}', "CloudWatch"),
-        ('{"status":"ok","series":[{"metric":"a","pointlist":[[1784592000000.0,1.0]]}]}',
-         "Datadog"),
     ],
 )  # fmt: skip
 def test_what_other_tools_print_is_named_with_what_is_read_instead(

@@ -39,6 +39,8 @@ _AROUND = frozenset(
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])")
 """Where a word begins within another: ``powerWatts``."""
 _BEHIND = re.compile(rf"[{_BETWEEN}]{_DEVICE}\Z", re.I)
+_WITHIN = re.compile(rf"(?<=\w)[{_BETWEEN}]{_DEVICE}(?=[{_BETWEEN}]\w)", re.I)
+"""A device before the unit of its metric: ``power_gpu0_w``."""
 _LABELLED = re.compile(r"([A-Za-z_:]\w*)?\{(.{1,2000})\}")
 _LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
 _SENSORS = frozenset(("bmc", "oob", "ipmi", "redfish", "board", "gpu"))
@@ -97,6 +99,8 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
         node, metric = whose or None, plain[device_match.end() :]
     elif device_match := _BEHIND.search(plain):
         metric = plain[: device_match.start()]
+    elif device_match := _WITHIN.search(plain):
+        metric = plain[: device_match.start()] + plain[device_match.end() :]
     else:
         words, unit, scale = _measured(plain, unit_of(name))
         meaning = _of_machine(words, unit, scale, name)

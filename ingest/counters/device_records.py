@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 from tracekit.ingest import files, streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters import line_protocol, times
+from tracekit.ingest.counters import line_protocol, open_units, times
 from tracekit.ingest.counters.device_headers import (
     NO_COUNT,
     column_of,
@@ -23,14 +23,18 @@ from tracekit.ingest.counters.device_headers import (
     with_title,
 )
 from tracekit.ingest.counters.device_samples import Column
+from tracekit.ingest.counters.documents import Document, documents
+from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.records import (
     GPUS,
+    MAX_NAMES,
     PORT_NAME,
     PORTS,
     Record,
     Records,
     gpu_named,
     of_object,
+    open_column,
 )
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import (
@@ -118,6 +122,8 @@ class _Rows(NamedTuple):
         cells = [c.strip() for c in cells_of(line, self.head.delimiter)]
         if len(cells) != len(self.names):
             return None
+        if self.head.delimiter == ";":
+            cells = [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in cells]
         said = dict(zip(self.names, cells, strict=True))
         if "series" in self.roles:
             series = said.pop(self.names[self.roles["series"]])
@@ -144,6 +150,7 @@ class _Rows(NamedTuple):
         return of_object({f"{n}_{metric}" if _is_device(n) else n: c for n, c in said.items()})
 
 
+_DECIMAL_COMMA = re.compile(r"\A(-?\d{1,18}),(\d{1,18})\Z")
 _PAIR = re.compile(r"([A-Za-z_][\w.-]*)\s*[:=]\s*\"?([^,\"]*)\"?")
 _LABEL_COLUMNS = ("group", "tags", "labels", "scope", "series")
 _METRICS = (
@@ -259,26 +266,59 @@ def _first_of_json(text: bytes) -> Record | None:
 def read(source: SourceFile, sink: Sink) -> None:
     """Every number that has a meaning into gpu_sample, net_sample or host_sample."""
     head = files.read_head(source)
+    is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+    rows = None
+    if is_json:
+        _refuse_records_told_apart(head, source.path)
+    else:
+        rows = _rows_of(head.decode("utf-8", "replace").split("\n")[:HEAD_LINES], source.name)
+        if rows is not None:
+            _refuse_rows_told_apart(rows, head, source.path)
+    first = _first(head, source.name)
+    sizes: dict[str, open_units.Sizes] = {}
+    if first is not None and any(open_column(name) is not None for name in first.numbers):
+        sizes = _sizes(source, is_json, rows)
     with source.open() as stream:
         reading = Reading(sink, stream, None, "line")
-        table = Records(source, sink, reading)
-        if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
-            _refuse_records_told_apart(head, source.path)
-            for document in reading.documents():
-                for record in of_document(document.value):
-                    table.add(document.line, record)
-        else:
-            rows = _rows_of(head.decode("utf-8", "replace").split("\n")[:HEAD_LINES], source.name)
-            if rows is not None:
-                _refuse_rows_told_apart(rows, head, source.path)
-            for line in lines(stream):
-                if rows is not None and line.number <= rows.head.lines:
-                    continue
-                if line.text.strip() and not line.text.startswith("#"):
-                    found = rows.record(line.text) if rows else of_point(line.text.strip())
-                    table.add(line.number, found, line.text)
+        table = Records(source, sink, reading, sizes)
+        whole = _of_json(reading.documents()) if is_json else _of_lines(stream, rows)
+        for place, record, text in whole:
+            table.add(place, record, text)
         table.finish()
         reading.finish(table.table.ports, streams.stream_problem(stream))
+
+
+def _of_json(values: Iterable[Document]) -> Iterator[tuple[int, Record | None, str]]:
+    for document in values:
+        for record in of_document(document.value):
+            yield document.line, record, ""
+
+
+def _of_lines(stream: BinaryIO, rows: _Rows | None) -> Iterator[tuple[int, Record | None, str]]:
+    for line in lines(stream):
+        if rows is not None and line.number <= rows.head.lines:
+            continue
+        if line.text.strip() and not line.text.startswith("#"):
+            record = rows.record(line.text) if rows else of_point(line.text.strip())
+            yield line.number, record, line.text
+
+
+def _sizes(source: SourceFile, is_json: bool, rows: _Rows | None) -> dict[str, open_units.Sizes]:
+    """What the numbers are like, by counter, of the names that lack their unit."""
+    sizes: dict[str, open_units.Sizes] = defaultdict(open_units.Sizes)
+    counters: dict[str, str | None] = {}
+    with source.open() as stream:
+        values = (d for d in documents(stream) if not d.problem)
+        for _, record, _ in _of_json(values) if is_json else _of_lines(stream, rows):
+            for name, text in record.numbers.items() if record is not None else ():
+                if name not in counters and len(counters) < MAX_NAMES:
+                    column = open_column(name)
+                    counters[name] = column.meaning.counter if column is not None else None
+                counter = counters.get(name)
+                number = decimal(text) if counter is not None else None
+                if counter is not None and number is not None:
+                    sizes[counter].add(number)
+    return dict(sizes)
 
 
 def _refuse_rows_told_apart(rows: _Rows, head: bytes, path: str) -> None:

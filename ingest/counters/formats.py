@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
-from tracekit.ingest.counters import date_and_time
+from tracekit.ingest.counters import plain_table
 from tracekit.ingest.parquet_text import as_text
 
 
@@ -49,15 +49,15 @@ class Family:
 
     def sniff(self, head: bytes, name: str) -> Recognition | None:
         """Recognise a file of the family by its first bytes."""
-        if self.is_table and date_and_time.has_both(head):
-            head = date_and_time.as_one(head)
+        if self.is_table:
+            head = plain_table.as_csv(head)
         recognition: Recognition | None = self._read_by().sniff(head, name)
         return recognition
 
     def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
         """Stream the file into the sink."""
         if self.is_table:
-            source = date_and_time.joined(as_text(source))
+            source = plain_table.opened_as_csv(as_text(source))
         self._read_by().read(source, sink)
 
     def _read_by(self) -> Any:
@@ -73,7 +73,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 12, "gpu_table", (
+    Family("gpu_csv", 13, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -267,14 +267,14 @@ FAMILIES: tuple[Family, ...] = (
                "Datadog's query, CloudWatch's GetMetricData, OTLP in JSON", False, "each point"),
         Format("net", "series of ports", "the same", False, "each point"),
     )),
-    Family("device_csv", 10, "device_table", (
+    Family("device_csv", 11, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
         Format("gpu", "exports of dashboards", "Grafana: series joined by time", False, "Time"),
     ), is_table=True),
     Family("net_csv", 10, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     ), is_table=True),
-    Family("device_records", 7, "device_records", (
+    Family("device_records", 8, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
         Format("gpu", "dashboards, a row a number", "Grafana: Series;Time;Value", False, "Time"),
     ), is_table=True),

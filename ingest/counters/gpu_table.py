@@ -55,7 +55,15 @@ BLOCK_BYTES = 8 << 20
 MAX_RANKED = 1 << 22
 """Highest number up to which a table of all numbers below is faster than sorting."""
 
-_INDEX = ("index", "gpu_index", "gpu", "gpu_id", "device_index", "nvml_index", "gpuid", "idx")
+_INDEX = (
+    "index", "gpu_index", "gpu", "gpu_id", "device_index", "nvml_index", "gpuid", "deviceid", "idx",
+)  # fmt: skip
+_SINCE = tuple(
+    base + unit
+    for unit in ("", "_s", "_sec", "_seconds", "_ms")
+    for base in ("elapsed", "elapsed_time", "relative_time", "time_since_start", "since_start")
+)
+"""Headers of times that count from a beginning; those of moments may count so too."""
 _UUID = ("uuid", "gpu_uuid", "device_uuid")
 _PCI = ("pci.bus_id", "pci_bus_id", "gpu_bus_id", "pci", "bus_id", "gpu_pci_bus_id")
 _MODEL = ("name", "gpu_name", "modelname", "model", "model_name")
@@ -68,7 +76,7 @@ _MISSING = re.compile(
 )
 TABLE = Subject(
     {
-        "time": TIME_WORDS, "gpu": _INDEX, "uuid": _UUID, "pci": _PCI, "model": _MODEL,
+        "time": (*TIME_WORDS, *_SINCE), "gpu": _INDEX, "uuid": _UUID, "pci": _PCI, "model": _MODEL,
         "host": HOST_WORDS, "pod": _POD, "metric": _METRIC, "value": VALUE_WORDS,
         "unit": UNIT_WORDS,
     },
@@ -233,6 +241,11 @@ class _Reader:
         """Metrics of a long table whose unit their numbers say; None before it was asked for."""
         self._line = 0
         self._is_local = False
+        self._is_elapsed: bool | None = None
+        """Whether times count from a beginning, or since midnight: the first row's says it."""
+        self._since_unit = "s"
+        self._last_ns = 0
+        self._days_count = 0
         self._is_utc = says_utc(source.name)
         self._node = node_of_file(source)
         self._clock: dict[str, int | None] = {}
@@ -250,7 +263,8 @@ class _Reader:
         for block, first_line in self._blocks():
             self._block(block, first_line)
         problem = streams.stream_problem(self._stream)
-        self._samples.finish("local" if self._is_local else "epoch")
+        basis = "elapsed" if self._is_elapsed else "local" if self._is_local else "epoch"
+        self._samples.finish(basis)
         self._sink.fact(place_kind="line", is_truncated_end=problem is not None)
         if self._bad_times:
             self._sink.count(
@@ -283,7 +297,11 @@ class _Reader:
                 raise InputError(f"{self._source.path}: its first line names no GPU counter")
             self._layout.refuse_rows_told_apart(self._source)
             time_at = self._layout.roles.get("time")
-            self._is_utc |= time_at is not None and unit_of(self._layout.header[time_at]) == "UTC"
+            if time_at is not None:
+                unit = unit_of(self._layout.header[time_at])
+                self._is_utc |= unit == "UTC"
+                name = bare_name(self._layout.header[time_at])
+                self._since_unit = unit or ("ms" if name.endswith("_ms") else "s")
             self._layout = self._settled(self._layout)
             if self._layout.is_wide:
                 names = [name for name in self._layout.unread if name not in self._undecided]
@@ -404,6 +422,8 @@ class _Reader:
         time_at = layout.roles.get("time")
         if time_at is not None:
             which, texts = _codes(frame[str(time_at)])
+            if self._is_elapsed is None and frame.height:
+                self._is_elapsed = self._counts_on(texts[which[0]] or "")
             moments = [self._at(t) for t in texts]
             known = np.array([m is not None for m in moments], bool)[which]
             # nvidia-smi that was started again writes its header again.
@@ -419,6 +439,8 @@ class _Reader:
             frame, lines, times_ns = frame[rows], lines[rows], times_ns[rows]
         if not frame.height:
             return
+        if self._is_elapsed:
+            times_ns = self._past_midnight(times_ns)
         keys = [layout.roles.get(r) for r in ("gpu", "uuid", "pci", "model", "host", "pod")]
         source = "content" if time_at is not None else self._samples.file_time[1]
         which, gpus = self._who(frame, keys)
@@ -779,7 +801,24 @@ class _Reader:
         time_ns = local_ns(text)
         if time_ns is not None:
             self._is_local |= not self._is_utc
-        return time_ns
+            return time_ns
+        return times.elapsed(text, self._since_unit) if self._is_elapsed else None
+
+    def _counts_on(self, text: str) -> bool:
+        """Whether a time is no moment, but counts from some beginning."""
+        is_moment = times.parse(text) is not None or local_ns(text) is not None
+        return not is_moment and times.elapsed(text, self._since_unit) is not None
+
+    def _past_midnight(self, times_ns: np.ndarray) -> np.ndarray:
+        """Times of days one after another: a clock that falls back by most of a day is past it."""
+        import numpy as np
+
+        before = np.concatenate(([self._last_ns], times_ns[:-1]))
+        self._last_ns = int(times_ns[-1])
+        days = self._days_count + np.cumsum(before - times_ns > times.DAY_NS // 2)
+        self._days_count = int(days[-1])
+        moved: np.ndarray = times_ns + days * times.DAY_NS
+        return moved
 
 
 def _metrics(frame: pl.DataFrame, layout: Layout[Meaning]) -> pl.Series:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tracekit.ingest.base import Sink, SourceFile
-from tracekit.ingest.counters import times
+from tracekit.ingest.counters import open_units, times
 from tracekit.ingest.counters.device_headers import column_of, is_second
 from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.documents import dicts_of
 from tracekit.ingest.counters.status import Reading
-from tracekit.ingest.counters.table import HOST_WORDS, LABEL_WORDS, TIME_WORDS, host_of
+from tracekit.ingest.counters.table import HOST_WORDS, LABEL_WORDS, TIME_WORDS, host_of, tell_units
 from tracekit.ingest.lines import shape
 
 MAX_NAMES = 20_000
@@ -143,10 +144,24 @@ def _flatten(name: str, value: Any, into: dict[str, str], depth: int) -> None:
                     break
 
 
+def open_column(name: str) -> Column | None:
+    """The counter of a name that lacks its unit alone; None for every other."""
+    if isinstance(column_of(0, name), Column):
+        return None
+    found = column_of(0, name, may_be_open=True)
+    return found if isinstance(found, Column) and found.is_open else None
+
+
 class Records:
     """Records of one file on their way into the tables."""
 
-    def __init__(self, source: SourceFile, sink: Sink, reading: Reading) -> None:
+    def __init__(
+        self, source: SourceFile, sink: Sink, reading: Reading,
+        sizes: Mapping[str, open_units.Sizes] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """``sizes``: what the numbers of the counters are like that have names without a unit."""
+        self._sizes = sizes
+        self._settled: dict[str, list[str]] = defaultdict(list)
         self.table = Devices(source, sink, reading)
         self._sink = sink
         self._reading = reading
@@ -174,6 +189,8 @@ class Records:
         self.table.finish()
         for reason, names in self._unread.items():
             tell_unread(self._sink, names, reason)
+        for unit, names in self._settled.items():
+            tell_units(self._sink, names, unit)
 
     def _column(self, name: str) -> Column | None:
         if name in self._columns:
@@ -182,9 +199,22 @@ class Records:
             self._unread[f"the file has more than {MAX_NAMES} names"].append(name)
             return None
         found = column_of(len(self._columns), name)
+        if isinstance(found, str) and (column := open_column(name)) is not None:
+            found = self._of_its_size(column, name)
         if isinstance(found, Column) and self._meant.setdefault(found.key, name) != name:
             found = "another column has the same meaning"
         if isinstance(found, str):
             self._unread[found].append(name)
         self._columns[name] = found if isinstance(found, Column) else None
         return self._columns[name]
+
+    def _of_its_size(self, column: Column, name: str) -> Column | str:
+        """A counter in the unit that all numbers of the file say; without one, why it is none."""
+        counter, unit = column.meaning.counter, column.meaning.unit or ""
+        sizes = self._sizes.get(counter)
+        told = open_units.told(counter, unit, sizes) if sizes is not None else None
+        if told is None:
+            return open_units.UNDECIDED
+        self._settled[told.unit].append(name)
+        meaning = column.meaning._replace(scale=told.scale)
+        return column._replace(at=len(self._columns), meaning=meaning, is_open=False)

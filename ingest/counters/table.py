@@ -149,7 +149,7 @@ def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]
     return (names.index(bare) if bare in names else None), unit
 
 
-_PARENTHESES = re.compile(r"\(([^()\[\]]{1,12})\)\s*\Z")
+_PARENTHESES = re.compile(r"\(([^()\[\]]{1,16})\)\s*\Z")
 _UNITS = (
     frozenset(unit for sizes in SIZES.values() for unit in sizes) | set(MEMORY) | {"s", "ms", "UTC"}
 )

@@ -35,7 +35,7 @@ _SHARE = _of(1, "ratio") | _of(Fraction(1, 100), "%", "percent", "pct")
 _SECONDS = {
     "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9),
 }  # fmt: skip
-_CELSIUS = _of(1, "celsius", "C", "c", "degC", "°C", "℃")
+_CELSIUS = _of(1, "celsius", "C", "c", "degC", "°C", "℃", "Celsius Degree")
 
 SIZES: dict[str, Sizes] = {
     "bytes": _BYTES,

@@ -423,7 +423,7 @@ def test_a_time_is_told_by_its_words_and_digits(header: str, cell: str) -> None:
 
 def test_a_table_that_was_read_more_than_once_and_says_no_times_has_none() -> None:
     """The file's time is of one moment: of two readings of a GPU at least one was another."""
-    text = "elapsed_s,gpu,power_w,sm_clock_mhz\n0,0,690,1980\n0,1,50,345\n2,0,691,1980\n"
+    text = "reading,gpu,power_w,sm_clock_mhz\n0,0,690,1980\n0,1,50,345\n2,0,691,1980\n"
     sink = ingest(text, "t.csv", "gpu_csv")
     assert values(sink, "power") == [690, 50, 691]
     assert {(r["time_ns"], r["time_source"]) for r in sink.rows("gpu_sample")} == {(None, None)}

@@ -9,7 +9,6 @@ import pytest
 from gpu_files import ingest
 from memory_sink import MemorySink
 
-from tracekit.ingest.counters import date_and_time
 from tracekit.ingest.counters.device_headers import column_of
 from tracekit.ingest.counters.device_samples import Column
 from tracekit.ingest.counters.units import symbol
@@ -136,39 +135,6 @@ def test_units_in_words(spelled: str, meant: str) -> None:
 @pytest.mark.parametrize("header", ["gpu0_power [parsec]", "eth0_tx [byte/fortnight]"])
 def test_a_unit_in_brackets_that_nobody_knows_is_not_taken_for_the_usual_one(header: str) -> None:
     assert column_of(0, header) == "nobody knows what it counts, or its unit does not fit"
-
-
-# --- a date and a time ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Date,Time,GPU,Util %,Power W\n2026-07-14,08:12:38,0,90,650.5\n"
-        "2026-07-14,08:12:48,0,80,9\n",
-        '"Date","Time","GPU","Util %","Power W"\r\n"2026-07-14","08:12:38","0","90","650.5"\r\n'
-        '"2026-07-14","08:12:48","0","80","9"',
-        "\ufeffdate;time;gpu0_util_percent;gpu0_power_w\n14.07.2026;08:12:38;90;650,5\n"
-        "14.07.2026;08:12:48;80;9,0\n",
-    ],
-    ids=["plain", "quoted", "German"],
-)
-def test_a_date_and_a_time_are_one_column(text: str) -> None:
-    assert [r[1:] for r in gpus(ingest(text, "gpus.csv"))] == [
-        (0, "gpu_utilisation", 0.0, pytest.approx(0.9)),
-        (0, "gpu_utilisation", 10.0, pytest.approx(0.8)),
-        (0, "power", 0.0, 650.5),
-        (0, "power", 10.0, 9.0),
-    ]
-
-
-def test_lines_are_joined_wherever_blocks_of_the_file_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [f"2026-07-14,08:{k // 60:02}:{k % 60:02},0,{k % 100},600" for k in range(600)]
-    text = "\n".join(["Date,Time,GPU,Util %,Power W", *lines])
-    whole = gpus(ingest(text, "gpus.csv"))
-    monkeypatch.setattr(date_and_time, "BLOCK_BYTES", 37)
-    assert gpus(ingest(text, "gpus.csv")) == whole
-    assert len(whole) == 1200
 
 
 # --- nvidia_gpu_exporter --------------------------------------------------------------------------

@@ -1,0 +1,168 @@
+"""Tables that somebody made in another shape than CSV, and times that no date is beside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from gpu_files import ingest
+from memory_sink import MemorySink
+
+from tracekit.ingest.counters import plain_table
+
+AT = 1784016758
+
+
+def gpus(sink: MemorySink, since: int = AT) -> list[tuple[object, ...]]:
+    """Machine, GPU, counter, seconds since, and value."""
+    found = sink.rows("gpu_sample", "node", "nvml_index", "counter", "time_ns", "value")
+    return sorted(((*r[:3], (r[3] - since * 10**9) / 1e9, r[4]) for r in found), key=str)
+
+
+# --- a date and a time ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Date,Time,GPU,Util %,Power W\n2026-07-14,08:12:38,0,90,650.5\n"
+        "2026-07-14,08:12:48,0,80,9\n",
+        '"Date","Time","GPU","Util %","Power W"\r\n"2026-07-14","08:12:38","0","90","650.5"\r\n'
+        '"2026-07-14","08:12:48","0","80","9"',
+        "\ufeffdate;time;gpu0_util_percent;gpu0_power_w\n14.07.2026;08:12:38;90;650,5\n"
+        "14.07.2026;08:12:48;80;9,0\n",
+    ],
+    ids=["plain", "quoted", "German"],
+)
+def test_a_date_and_a_time_are_one_column(text: str) -> None:
+    assert [r[1:] for r in gpus(ingest(text, "gpus.csv"))] == [
+        (0, "gpu_utilisation", 0.0, pytest.approx(0.9)),
+        (0, "gpu_utilisation", 10.0, pytest.approx(0.8)),
+        (0, "power", 0.0, 650.5),
+        (0, "power", 10.0, 9.0),
+    ]
+
+
+def test_lines_are_joined_wherever_blocks_of_the_file_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"2026-07-14,08:{k // 60:02}:{k % 60:02},0,{k % 100},600" for k in range(600)]
+    text = "\n".join(["Date,Time,GPU,Util %,Power W", *lines])
+    whole = gpus(ingest(text, "gpus.csv"))
+    monkeypatch.setattr(plain_table, "BLOCK_BYTES", 37)
+    assert gpus(ingest(text, "gpus.csv")) == whole
+    assert len(whole) == 1200
+
+
+# --- parted by blanks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "time                 gpu  util_pct  power_w\n2026-07-14T08:12:38  0    90        650.5\n"
+        "2026-07-14T08:12:48  0    80        9\n",
+        "# timestamp   gpu util_pct power_w\n  2026-07-14 08:12:38   0  90  650.5  \n"
+        "  2026-07-14 08:12:48   0  80  9.0",
+        "Date       Time      GPU  util_pct  power_w\r\n2026-07-14 08:12:38  0    90   650.5\r\n"
+        "2026-07-14 08:12:48  0    80   9\r\n",
+        "\ufeffts gpu util_pct power_w\n1784016758 0 90 650.5\n\n1784016768 0 80 9\n",
+    ],
+    ids=["column -t", "a moment of two words", "a date and a time", "epoch"],
+)
+def test_blanks_part_the_columns(text: str) -> None:
+    assert [r[1:] for r in gpus(ingest(text, "gpus.txt"))] == [
+        (0, "gpu_utilisation", 0.0, pytest.approx(0.9)),
+        (0, "gpu_utilisation", 10.0, pytest.approx(0.8)),
+        (0, "power", 0.0, 650.5),
+        (0, "power", 10.0, 9.0),
+    ]
+
+
+def test_columns_of_devices_may_be_parted_by_blanks() -> None:
+    text = "ts gpu0_power_w ib0_tx_gbps sys_power_w\n1784016758 650 8 6000\n"
+    sink = ingest(text, "node3.txt", "device_csv")
+    assert gpus(sink) == [("node3", 0, "power", 0.0, 650.0)]
+    assert sink.rows("net_sample", "port", "counter", "value") == [("ib0", "tx_rate", 1e9)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "time gpu power_w\nwhen the power was cut\n",
+        "time gpu power_w\n2026-07-14T08:12:38 0\n",
+        "the time is now\n2026-07-14T08:12:38 0 9 9\n",
+        "gpu util_pct power_w\n0 90 650\n",
+        "time gpu power_w",
+    ],
+    ids=["prose", "another number of cells", "no names", "no time", "no row"],
+)
+def test_a_text_of_words_is_no_table(text: str) -> None:
+    assert plain_table.rewrite_of(text.encode()) is None
+
+
+# --- times without a date -------------------------------------------------------------------------
+
+
+def test_times_of_a_gpu_table_may_count_from_its_beginning() -> None:
+    sink = ingest("elapsed_ms,gpu,power_w\n0,0,400\n100,0,401\n", "gpus.csv")
+    assert gpus(sink, 0) == [(None, 0, "power", 0.0, 400.0), (None, 0, "power", 0.1, 401.0)]
+    assert sink.facts["time_basis"] == "elapsed"
+
+
+def test_a_clock_without_a_date_goes_past_midnight() -> None:
+    xpu_smi = (
+        "Timestamp, DeviceId, GPU Utilization (%), GPU Frequency (MHz),"
+        " GPU Core Temperature (Celsius Degree), GPU Memory Used (MiB)\n"
+        "23:59:59.500,    0, 80.00, 1550, 55.00, 1024.00\n"
+        "00:00:00.500,    0, 81.00, 1550, 55.00, 1024.00\n"
+        "00:00:01.500,    0, 82.00, 1550, 55.00, 1024.00\n"
+    )
+    rows = gpus(ingest(xpu_smi, "xpu.csv"), 86_400)
+    assert [r[3:] for r in rows if r[2] == "gpu_utilisation"] == [
+        (-0.5, 0.8), (0.5, pytest.approx(0.81)), (1.5, pytest.approx(0.82)),
+    ]  # fmt: skip
+    assert {(r[2], r[4]) for r in rows if r[2] != "gpu_utilisation"} == {
+        ("sm_clock", 1.55e9), ("gpu_temperature", 55.0), ("memory_used", 2.0**30),
+    }  # fmt: skip
+
+
+def test_among_moments_a_time_of_day_is_none() -> None:
+    text = "time,gpu,power_w\n1784016758,0,400\n08:12:39,0,401\n1784016760,0,402\n"
+    assert [r[3] for r in gpus(ingest(text, "gpus.csv"))] == [0.0, 2.0]
+
+
+# --- names and numbers ----------------------------------------------------------------------------
+
+
+def test_a_device_may_stand_before_its_unit() -> None:
+    text = "time,power_gpu1_w,tx_ib0_gbps,loss_gpu0_w\n1784016758,400,8,7\n"
+    sink = ingest(text, "t.csv", "device_csv")
+    assert gpus(sink) == [(None, 1, "power", 0.0, 400.0)]
+    assert sink.rows("net_sample", "port", "counter", "value") == [("ib0", "tx_rate", 1e9)]
+
+
+def test_records_beside_semicolons_have_decimal_commas() -> None:
+    text = "ts;host;device;metric;value\n" + "".join(
+        f"1784016758;n0;gpu{n};power_draw_w;{500 + n},5\n" for n in range(2)
+    )
+    assert gpus(ingest(text, "long.csv", "device_records")) == [
+        ("n0", 0, "power", 0.0, 500.5),
+        ("n0", 1, "power", 0.0, 501.5),
+    ]
+
+
+def test_numbers_of_records_say_the_unit_that_their_name_lacks() -> None:
+    def record(second: int, *shares: float) -> str:
+        gpus = [
+            {"id": n, "util": share, "mem_used": 70_000, "power_w": 600}
+            for n, share in enumerate(shares)
+        ]
+        return json.dumps({"ts": AT + second, "node": "n4", "gpus": gpus})
+
+    sink = ingest("\n".join([record(0, 90, 1), record(1, 0, 0)]), "t.jsonl", "device_records")
+    shares = [(r[1], r[3], r[4]) for r in gpus(sink) if r[2] == "gpu_utilisation"]
+    assert shares == [(0, 0.0, 0.9), (0, 1.0, 0.0), (1, 0.0, 0.01), (1, 1.0, 0.0)]
+    assert {r[4] for r in gpus(sink) if r[2] == "memory_used"} == {70_000 * 2.0**20}
+    assert sink.counters["unit_by_size_percent"] == 2
+    # Of an idle GPU's 0.3 nobody knows.
+    sink = ingest(record(0, 0.3, 0.2), "t.jsonl", "device_records")
+    assert {r[2] for r in gpus(sink)} == {"memory_used", "power"}

@@ -41,7 +41,7 @@ RANKS_COUNT = 4
 
 
 @pytest.fixture(scope="module")
-def remote() -> Iterator[Cluster]:
+def cluster_of_two() -> Iterator[Cluster]:
     """Two workers, each a process."""
     pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
     with pytest.MonkeyPatch.context() as patch:
@@ -49,6 +49,13 @@ def remote() -> Iterator[Cluster]:
         patch.delenv("TRACEKIT_DEBUG", raising=False)
         with Cluster(kind="local", workers=2) as two:
             yield two
+
+
+@pytest.fixture
+def remote(cluster_of_two: Cluster) -> Cluster:
+    """The same, with both there: a test may have killed one, whose successor is still starting."""
+    cluster_of_two._client.wait_for_workers(2, timeout=120)
+    return cluster_of_two
 
 
 @pytest.fixture(autouse=True)

@@ -14,19 +14,24 @@ COUNT = 6000
 DAYS = np.arange(COUNT) * STEP_NS / DAY_NS
 
 
+def of_steps(dur: NDArray[np.float64]) -> Lines:
+    """A line a step, and what each step took in nanoseconds."""
+    count = len(dur)
+    zeros = np.zeros(count, np.int64)
+    steps = np.arange(1, count + 1)
+    first = np.arange(count) == 0
+    return Lines(
+        zeros, steps, zeros, steps, np.cumsum(dur).astype(np.int64), np.ones(count, np.int64), dur,
+        np.where(first, np.nan, dur), first, np.zeros(count, bool),
+        np.zeros(count, bool),
+    )  # fmt: skip
+
+
 def drifts(work: NDArray[np.float64], seed: int = 3) -> list[float]:
     """Slopes a day that are told of steps that take so many times the usual."""
     noise = 1 + 0.01 * np.random.default_rng(seed).standard_normal(COUNT)
     dur = np.rint(STEP_NS * work * noise)
-    zeros = np.zeros(COUNT, np.int64)
-    steps = np.arange(1, COUNT + 1)
-    first = np.arange(COUNT) == 0
-    lines = Lines(
-        zeros, steps, zeros, steps, np.cumsum(dur).astype(np.int64), np.ones(COUNT, np.int64), dur,
-        np.where(first, np.nan, dur), first, np.zeros(COUNT, bool),
-        np.zeros(COUNT, bool),
-    )  # fmt: skip
-    return [r["per_day_ratio"] for r in episodes(lines) if r["kind"] == "drift"]
+    return [r["per_day_ratio"] for r in episodes(of_steps(dur)) if r["kind"] == "drift"]
 
 
 @pytest.mark.parametrize("hours", [0, 6, 12, 18])
@@ -44,3 +49,27 @@ def test_a_days_warmth_is_no_drift(hours: int) -> None:
 def test_one_small_change_beside_a_days_warmth_is_no_drift(at: float) -> None:
     changed = np.where(np.arange(COUNT) < at * COUNT, 1.0, 1.008)
     assert drifts(changed + 0.002 * np.sin(2 * np.pi * DAYS)) == []
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "count", "step_s", "is_told"),
+    [
+        (41, 60, 5.0, True),  # 36 s more, seven usual steps, a tenth of the log
+        (24, 60, 5.0, False),  # less than four steps more
+        (41, 600, 5.0, False),  # of fifty minutes no twentieth
+        (60, 600, 5.0, True),  # eleven usual steps, and more than half a minute
+        (2, 60, 0.3, False),  # of 20 s: a hiccup
+    ],
+)
+def test_a_long_step_is_a_stall_by_its_steps_or_by_its_share(
+    longest_s: float, count: int, step_s: float, is_told: bool
+) -> None:
+    took = step_s * (1 + 0.01 * np.random.default_rng(7).standard_normal(count))
+    took[count // 2] = longest_s
+    stalls = [r for r in episodes(of_steps(np.rint(took * 1e9))) if r["kind"] == "stall"]
+    assert [r["first_step"] for r in stalls] == [count // 2 + 1] * is_told
+
+
+def test_several_long_steps_in_a_row_are_no_stall_for_their_share_alone() -> None:
+    took = np.array([*[1.0] * 16, *[9.0] * 4])
+    assert [r for r in episodes(of_steps(took * 1e9)) if r["kind"] == "stall"] == []

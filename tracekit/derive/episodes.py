@@ -60,6 +60,10 @@ MIN_STALL_NS = 30 * SECOND_NS
 """Least time of a stall that is told by itself, in a log of ten minutes or more."""
 MIN_STALL_RATIO = 0.05
 """In a shorter log: what a stall takes of its time. A twentieth of a job is no hiccup."""
+MIN_LARGE_STALL_STEPS = 4.0
+MIN_LARGE_STALL_NS = 5 * SECOND_NS
+"""Usual steps, and time, from which on it is told for that share alone: 40 s among sixty of
+5 s."""
 MIN_OUTLIER_STEPS = 0.5
 """Usual steps that a line takes more to be one of those among which a period is looked for."""
 OUTLIER_SIGMAS = 8.0
@@ -591,12 +595,16 @@ class _Series:
             period, lines = found
             is_periodic[lines] = True
             rows.append(self._periodic(period, lines, excess))
-        long_ns = min(float(MIN_STALL_NS), MIN_STALL_RATIO * float(self.taken.sum()))
-        limit = max(MIN_STALL_STEPS * self.usual, long_ns, least)
+        share_ns = MIN_STALL_RATIO * float(self.taken.sum())
+        long_ns = max(MIN_STALL_STEPS * self.usual, min(float(MIN_STALL_NS), share_ns))
+        large_ns = max(MIN_LARGE_STALL_STEPS * self.usual, float(MIN_LARGE_STALL_NS), share_ns)
+        limit = max(min(long_ns, large_ns), least)
         long = np.flatnonzero((excess >= limit) & ~is_periodic)
         if not len(long):
             return rows
         for run in np.split(long, np.flatnonzero(np.diff(long) > 1) + 1):
+            if len(run) > 1 and float(excess[run].max()) < long_ns:
+                continue  # several in a row may be a level, of which so few lines tell nothing
             first, last = int(run[0]), int(run[-1])
             steps = int(self.count[first : last + 1].sum())
             rows.append(

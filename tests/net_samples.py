@@ -74,7 +74,26 @@ sync_response: true
 """
 
 
+IP_LINK = """\
+2: ens1f0@if3: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc mq state UP mode DEFAULT
+    link/ether 0c:42:a1:00:00:01 brd ff:ff:ff:ff:ff:ff
+    RX:  bytes packets errors dropped  missed   mcast
+        123456     900      3      17       4      99
+    TX:  bytes packets errors dropped carrier collsns
+        654321     800      0       0       0       0
+"""
+PROC_NET_DEV = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo\
+ colls carrier compressed
+  ib0:  500000    5000    0    3    0     0          0         0  600000    6000    0    0    0\
+     0       0          0
+"""
+
+
 SAMPLES: tuple[Sample, ...] = (
+    Sample("interface_text", "interfaces as text", "ip.txt", IP_LINK, 14),
+    Sample("interface_text", "interfaces of a kernel", "dev.txt", PROC_NET_DEV, 16),
     Sample("gnmi", "notifications as text", "gnmic.txt", NOTIFIED, 2),
     Sample("nxos_queuing", "queues of NX-OS", "queuing.txt", QUEUING, 6),
     Sample(

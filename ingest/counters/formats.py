@@ -111,10 +111,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("topology", 2, "nccl_topology", (
         Format("gpu", "XML", "NCCL_TOPO_DUMP_FILE", False, "none: it is a description"),
     ), ()),
-    Family("linux_net", 1, "linux", (
+    Family("linux_net", 2, "linux", (
         Format("net", "interface statistics", "ip -s -j link", True, "time lines between dumps"),
         Format("net", "queue statistics", "tc -s -j qdisc", True, "time lines between dumps"),
         Format("net", "wrapped samples", "one JSON object a line", True, "ts of each sample"),
+    )),
+    Family("interface_text", 1, "interface_text", (
+        Format("net", "interfaces as text", "ip -s link", True, "time lines between dumps"),
+        Format("net", "interfaces of a kernel", "/proc/net/dev", True, "time lines between dumps"),
     )),
     Family("sonic_db", 2, "sonic_db", (
         Format("net", "COUNTERS_DB", "redis-dump, sonic-db-dump", True, "expireat of each key"),

@@ -16,6 +16,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import dicts_of, text_of
+from tracekit.ingest.counters.interface_names import LINK_STATS
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Kind, Meaning
@@ -28,37 +29,6 @@ _QDISC = re.compile(
     rb'"kind"\s*:\s*"[a-z_]{2,20}"\s*,\s*"handle"\s*:\s*"[0-9a-f]*:"[^\[\]]{0,2000}?"drops"\s*:'
 )
 
-_LINK_STATS: dict[str, dict[str, Meaning]] = {
-    "rx": {
-        "bytes": Meaning("rx_bytes", "bytes"),
-        "packets": Meaning("rx_packets", "packets"),
-        "errors": Meaning("rx_errors", "packets"),
-        "dropped": Meaning("rx_dropped_packets", "packets"),
-        "multicast": Meaning("rx_multicast_packets", "packets"),
-        "over_errors": Meaning("rx_overruns", "packets"),
-        "missed_errors": Meaning("rx_missed_packets", "packets"),
-        "length_errors": Meaning("rx_length_errors", "packets"),
-        "crc_errors": Meaning("rx_crc_errors", "packets"),
-        "frame_errors": Meaning("rx_frame_errors", "packets"),
-        "fifo_errors": Meaning("rx_fifo_errors", "packets"),
-        "nohandler": Meaning("rx_no_handler_packets", "packets"),
-        "compressed": Meaning("rx_compressed_packets", "packets"),
-    },
-    "tx": {
-        "bytes": Meaning("tx_bytes", "bytes"),
-        "packets": Meaning("tx_packets", "packets"),
-        "errors": Meaning("tx_errors", "packets"),
-        "dropped": Meaning("tx_dropped_packets", "packets"),
-        "carrier_errors": Meaning("tx_carrier_errors", "packets"),
-        "collisions": Meaning("tx_collisions", "packets"),
-        "aborted_errors": Meaning("tx_aborted_errors", "packets"),
-        "fifo_errors": Meaning("tx_fifo_errors", "packets"),
-        "window_errors": Meaning("tx_window_errors", "packets"),
-        "heartbeat_errors": Meaning("tx_heartbeat_errors", "packets"),
-        "carrier_changes": Meaning("link_changes"),
-        "compressed": Meaning("tx_compressed_packets", "packets"),
-    },
-}
 _QDISC_STATS: dict[str, tuple[str, str, Kind]] = {
     "bytes": ("queue_bytes", "bytes", "cumulative"),
     "packets": ("queue_packets", "packets", "cumulative"),
@@ -165,7 +135,7 @@ def _link(link: dict[str, Any], own_port: str | None, line: int, samples: NetSam
     key = "stats64" if isinstance(link.get("stats64"), dict) else "stats"
     stats = link.get(key)
     if isinstance(stats, dict):
-        for direction, meanings in _LINK_STATS.items():
+        for direction, meanings in LINK_STATS.items():
             counts = stats.get(direction)
             if not isinstance(counts, dict):
                 continue

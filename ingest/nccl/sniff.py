@@ -29,7 +29,11 @@ _FAILURE = re.compile(
     rb"|(?m:^srun: error: |^slurmstepd: error: )"
 )
 """How an end is told that is no training step; in a file of any name."""
-_LOG_NAME = re.compile(r"\.(?:log|out|err|stdout|stderr)(?:[.-]\d+)?$|(?:^|[._-])nccl[._-]", re.I)
+_LOG_NAME = re.compile(
+    r"\.(?:log|out|err|stdout|stderr)(?:[.-]\d+)?$|(?:^|[._-])nccl[._-]"
+    r"|(?:^|[._-])(?:logs?|stdout|stderr)(?:[._-]\d{1,12})?\.txt$",
+    re.I,
+)
 _FLIGHT_NAME = re.compile(r"nccl_trace|fr_trace|flight.?rec|comm_lib_trace", re.I)
 _FLIGHT_KEYS = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id|nccl_comm_state)"\s*:')
 _INSPECTOR = re.compile(

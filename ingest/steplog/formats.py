@@ -676,4 +676,34 @@ def is_step_log(head: bytes) -> bool:
         text = head.decode("utf-8", "replace") if text is None else text
         if re.search(known.pattern, text):
             return True
+    return _tells_of_steps(head)
+
+
+MIN_OWN_LINES = 5
+"""Lines of a loop of one's own with ever higher steps from which on a text of any name is a log."""
+MAX_OWN_LINES = 400
+MAX_OWN_LINE = 2000
+"""Lines, and characters of one, that are looked at for them."""
+
+
+def _tells_of_steps(head: bytes) -> bool:
+    """Whether several lines have a word for the step, its number and a loss, and steps rise."""
+    if b"loss" not in head and b"Loss" not in head and b"LOSS" not in head:
+        return False
+    for known in (f for f in FORMATS if f.name in OF_ONES_OWN):
+        told_count, last = 0, -1
+        for line in head.decode("utf-8", "replace").splitlines()[:MAX_OWN_LINES]:
+            if len(line) > MAX_OWN_LINE or line.lstrip()[:1] in ("{", "["):
+                continue  # records are asked as such
+            found = re.search(known.pattern, line)
+            if found is None or not re.search(known.within, line):
+                continue
+            if re.search(known.without, line):
+                continue
+            step = int(found["step"].replace(",", ""))
+            if step <= last:
+                break
+            told_count, last = told_count + 1, step
+            if told_count >= MIN_OWN_LINES:
+                return True
     return False

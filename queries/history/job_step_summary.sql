@@ -21,6 +21,8 @@
 -- column: p50_ns DOUBLE : Median of a step.
 -- column: p99_ns DOUBLE : 99th percentile of a step; null under 100 lines.
 -- column: max_ns BIGINT : Longest step, or mean of a line's steps.
+-- column: clock_ns BIGINT : The least that its times can tell, where they are whole seconds; null:
+--     less, or they state how long steps took.
 -- column: steps_per_line DOUBLE : Steps that a line stands for, in the median.
 -- column: format VARCHAR : Program whose lines they are.
 -- column: source_id INTEGER : File that tells most of them.
@@ -61,6 +63,11 @@ WITH
             quantile_cont(dur_ns, 0.5) AS p50_ns,
             if(count(dur_ns) >= 100, quantile_cont(dur_ns, 0.99), NULL) AS p99_ns,
             max(dur_ns) AS max_ns,
+            if(
+                count(dur_ns) >= 20
+                AND bool_and(CAST(dur_ns * steps_count AS BIGINT) % 1000000000 = 0),
+                1000000000, NULL
+            ) AS clock_ns,
             quantile_cont(steps_count, 0.5) AS steps_per_line
         FROM logged_step
         HAVING count(*) > 0
@@ -80,6 +87,7 @@ SELECT
     summed.p50_ns,
     summed.p99_ns,
     summed.max_ns,
+    CAST(summed.clock_ns AS BIGINT) AS clock_ns,
     summed.steps_per_line,
     said.format,
     main.source_id

@@ -871,3 +871,29 @@ def test_a_file_of_any_name_is_a_log_where_it_says_how_processes_ended(
     text: str, is_log: bool
 ) -> None:
     assert (recognise(source_of(text.encode(), "notes.txt")).ingestor == "job_log") == is_log
+
+
+STEPS = [
+    f"Step {10 * k} | loss:{3 - k / 10:.2f} lr:2e-05 tokens_per_second_per_gpu:900"
+    for k in range(9)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "is_log"),
+    [
+        ("notes.txt", STEPS, True),
+        ("notes.txt", STEPS[:4], False),  # a page that shows a few
+        ("notes.txt", STEPS[::-1], False),
+        ("notes.txt", [f"Step {k}: open the lid without loss of screws" for k in range(9)], False),
+        ("notes.txt", [f"eval {line}" for line in STEPS], False),
+        ("log.txt", ["hello"], True),
+        ("train_log_1784602867.txt", ["hello"], True),
+        ("catalog.txt", ["hello"], False),
+    ],
+)
+def test_a_file_of_any_name_is_a_log_where_its_steps_rise(
+    name: str, lines: list[str], is_log: bool
+) -> None:
+    source = source_of("\n".join(lines).encode(), name)
+    assert (recognise(source).ingestor == "job_log") == is_log

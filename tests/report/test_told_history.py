@@ -69,6 +69,22 @@ def test_a_bar_of_whole_seconds_tells_no_median_of_shorter_steps(name: str) -> N
     assert (" steps of 150" in said) == (name == "huggingface-trainer")
 
 
+@pytest.mark.parametrize(("step_s", "is_coarse"), [(1.5, True), (5.5, False)])
+def test_a_median_of_steps_that_a_clock_of_whole_seconds_hardly_tells_is_not_said(
+    tmp_path: Path, step_s: float, is_coarse: bool
+) -> None:
+    def drawn(step: int) -> str:
+        past, left = int(step * step_s), int((200 - step) * step_s)
+        times = f"{past // 60:02}:{past % 60:02}<{left // 60:02}:{left % 60:02}"
+        return f"{step / 2:3.0f}%|##        | {step}/200 [{times},  {step_s:.2f}s/it]"
+
+    log = tmp_path / "train.log"
+    log.write_text("\r".join(map(drawn, range(1, 201))))
+    said = api.open(log).diagnose().document.verdict.sentence
+    assert (f"mean {step_s:.2f} s, by a clock of whole seconds" in said) == is_coarse
+    assert ("median" in said) != is_coarse
+
+
 def test_an_exception_behind_which_the_steps_go_on_is_no_failure(tmp_path: Path) -> None:
     log = log_of(tmp_path / "train.log", [1.0, 1.02] * 50, BEGIN)
     lines = log.read_text().splitlines()

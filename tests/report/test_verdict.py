@@ -531,6 +531,16 @@ def test_a_hang_follows_from_the_failure_of_a_member(
     assert judge(facts, linked, (), ()).verdict.finding == "first-failure/1"
 
 
+def test_a_hang_in_which_nobody_is_named_follows_from_a_failure_whose_host_alone_is_known(
+    make_job: MakeJob,
+) -> None:
+    hang, failure, facts = lost_member(make_job)
+    failure = replace(failure, scope=Scope(hosts=("n7",)))
+    assert link_symptoms([hang, failure], facts)[0].explained_by == ("first-failure/1",)
+    named = replace(hang, scope=Scope(ranks=(2,)))
+    assert link_symptoms([named, failure], facts)[0].explained_by == ()
+
+
 @pytest.mark.parametrize(
     ("told", "failed"),
     [

@@ -132,6 +132,9 @@ def _steps(summary: Row, limits: ReportThresholds) -> str:
     if not summary["p50_ns"]:  # the least that some clocks tell is a second
         words += f", most shorter than its clock can tell, mean {seconds(summary['mean_ns'] / 1e9)}"
         return f"training log: {words}"
+    if (summary["clock_ns"] or 0) > limits.max_clock_ratio * summary["mean_ns"]:
+        words += f", mean {seconds(summary['mean_ns'] / 1e9)}, by a clock of whole seconds"
+        return f"training log: {words}"
     words += f", median {seconds(summary['p50_ns'] / 1e9)}"
     if summary["mean_ns"] > limits.min_mean_ratio * summary["p50_ns"]:
         words += f", mean {seconds(summary['mean_ns'] / 1e9)}"

@@ -40,6 +40,9 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
     min_mean_ratio: float = threshold(
         1.1, "of the median step, from which on the mean is said beside it"
     )
+    max_clock_ratio: float = threshold(
+        0.2, "of the mean step, a clock's whole seconds: beyond, its median is the clock's"
+    )
     min_uneven_lines_count: int = threshold(
         9, "lines of a log, to say that: of fewer the first steps are many"
     )

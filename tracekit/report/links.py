@@ -117,8 +117,11 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
         case "named ranks":
             suspected = set(symptom.candidates.ranks)
             is_as_grave = cause.severity.weight >= symptom.severity.weight
+            if not theirs:  # a process of which a log says its host alone
+                nobody_is_named = not ranks and not suspected
+                return bool(cause.scope.hosts) and is_as_grave and nobody_is_named
             is_there = ranks <= theirs and (not suspected or bool(theirs & suspected))
-            return bool(theirs) and is_as_grave and is_there
+            return is_as_grave and is_there
         case "ranks and steps":
             if "lateness of its group" in effects:
                 theirs = theirs or set(cause.candidates.ranks)

@@ -78,7 +78,7 @@ def test_the_mean_activity_shows_the_steps(step_s: float, length_s: float) -> No
     assert np.median(away) < 0.25 * step_s
 
 
-@pytest.mark.parametrize("step_s", [0.3, 0.31, 0.76, 1.37])
+@pytest.mark.parametrize("step_s", soak([0.31, 0.3, 0.76, 1.37], fast=1))
 @pytest.mark.parametrize("is_mean", [True, False])
 def test_steps_too_short_for_the_sampling_are_not_mistaken_for_slow_ones(
     step_s: float, is_mean: bool

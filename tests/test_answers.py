@@ -149,6 +149,7 @@ def times_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.slow
 def test_a_report_is_the_same_whatever_was_made_before(
     run: Path, report: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +211,7 @@ def test_named_queries_of_a_small_run_are_planned_briefly_and_statements_of_user
     ("is_held", "is_small"),
     soak(
         [(False, False), (False, True), (True, False), (True, True)],
-        fast=[(False, True), (True, False)],
+        fast=[(True, False)],
     ),
 )
 def test_what_a_diagnosis_shared_is_the_same_for_whoever_asks_next(
@@ -241,6 +242,7 @@ def test_what_a_diagnosis_shared_is_the_same_for_whoever_asks_next(
         assert ("shared_" in definition) == is_small
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "job",
     soak(

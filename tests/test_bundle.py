@@ -167,6 +167,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(tmp_path_factory.mktemp("bundle"), HERE)
 
 
+@pytest.mark.slow
 def test_archive_installs_without_network(unpacked: Path, tmp_path: Path) -> None:
     done = install(unpacked, str(tmp_path / "with space"))
     assert done.returncode == 0, done.stderr

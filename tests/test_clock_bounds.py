@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from soaks import examples
+from soaks import examples, soak
 from tracekit import clock as clock_module
 from tracekit.bounds import Bounds, Meetings, Search, without_own
 from tracekit.clock import EARLY, LATE, MAX_SLACK_NS, UNKNOWN, Instances, align
@@ -95,7 +95,7 @@ def random_groups(seed: int) -> tuple[list[Instances], int]:
     return groups, count
 
 
-@pytest.mark.parametrize("by_pair", [0, 4, 64])
+@pytest.mark.parametrize("by_pair", soak([4, 0, 64], fast=1))
 def test_the_search_says_what_the_closure_over_all_pairs_says(
     by_pair: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_worker_killed_while_it_numbers_calls_loses_and_doubles_nothing(
     assert not [*(tmp_path / "tmp").iterdir()]
 
 
+@pytest.mark.slow
 def test_who_was_late_is_worked_out_by_communicator_though_a_worker_is_killed(
     remote: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +208,7 @@ def test_who_was_late_is_worked_out_by_communicator_though_a_worker_is_killed(
     def kill() -> None:
         """One of two, once the first of four parts is done."""
         while not [*drop.glob("*.compute")]:
-            time.sleep(0.0005)
+            time.sleep(0.005)
         os.kill(before[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
@@ -257,9 +258,10 @@ class Killer(threading.Thread):
                 self.killed = int(work.name.rsplit("-", 2)[1])
                 os.kill(self.killed, signal.SIGKILL)
                 return
-            time.sleep(0.0005)
+            time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(
     remote: Cluster, job: Path
 ) -> None:

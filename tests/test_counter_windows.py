@@ -26,6 +26,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_readings_too_far_apart_are_judged_by_stretches_of_steps(tmp_path: Path) -> None:
     """Steps of 0.32 s read every 0.4 s: no step is judged, stretches of three are."""
     request = Request("packet-loss", 2, 0, "ddp", 120, nccl="none", counters="net", interval_s=0.4)

@@ -171,6 +171,7 @@ def test_on_a_healthy_job_of_three_axes_nobody_is_accused() -> None:
     assert of(samples.diagnosis(sample("lab/pp2dp2tp2-healthy"))) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shifts_ms"),
     soak(

@@ -499,6 +499,7 @@ def resembling_hours(count: int, seed: int, ratio: float = 0.003) -> list[float]
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_drift_is_told_where_hours_resemble_each_other(seed: int) -> None:
     durs = resembling_hours(26_000, seed)
@@ -652,6 +653,7 @@ def test_a_line_that_stands_out_does_so_for_the_curve_and_for_episodes() -> None
     assert known["outlier_steps"] == MIN_OUTLIER_STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_rows", [100, 997, 100_000])
 def test_of_a_history_of_very_many_lines_several_are_one_and_what_stands_out_stays(
     batch_rows: int, monkeypatch: pytest.MonkeyPatch

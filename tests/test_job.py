@@ -223,6 +223,7 @@ def test_an_error_shows_no_control_characters_and_no_values() -> None:
     assert "hunter2" not in refusal("[model]\nlayers = 'hunter2'").message
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
 @settings(max_examples=examples(60, 300))
 def test_hostile_bytes_are_refused_or_read(data: bytes) -> None:

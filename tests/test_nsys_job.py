@@ -444,6 +444,7 @@ def test_a_report_that_nsys_refuses_is_an_error_with_the_command(tmp_path: Path)
     assert "nsys export --type=sqlite" in (refused.value.hint or "")
 
 
+@pytest.mark.slow
 def test_a_guess_does_not_contradict_the_job_description(tmp_path: Path) -> None:
     """An export names no groups: two stages' embeddings look like data parallelism, which is 1."""
     layout = "pp4-m8-1f1b-titan"

@@ -223,6 +223,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "layout", "ranks"),
     soak(
@@ -425,6 +426,7 @@ STRIPPED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dropped"), soak(STRIPPED, fast=STRIPPED[:2]))
 def test_a_fault_of_a_job_without_a_device_costs_the_same_without_marks(
     name: str, dropped: tuple[str, ...], tmp_path: Path

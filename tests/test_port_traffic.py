@@ -108,6 +108,7 @@ def test_the_report_tells_hosts_by_their_largest_ports_and_silence_without_them(
     assert line() == line(row(host_bytes_per_step=None)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "is_exact"),
     soak(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import samples
 
+from soaks import soak
 from tracekit import priced
 from tracekit.errors import InputError, UsageError
 from tracekit.report import Report
@@ -133,12 +134,15 @@ def test_every_cause_of_a_marked_pipeline_is_taken_from_the_step_of_diagnose() -
 
 @pytest.mark.parametrize(
     ("path", "method", "others"),
-    [
-        (FIXTURES / "recorded" / "pp-uneven-stages", "pipeline", 0),
-        # Refused; its messages are matched, and no rank has a peer to be replayed beside by them.
-        (FIXTURES / "recorded" / "pp-interleaved-healthy", "pipeline", 4),
-        (FIXTURES / "recorded" / "ddp-slow-rank", "collectives", 0),
-    ],
+    soak(
+        [
+            (FIXTURES / "recorded" / "pp-uneven-stages", "pipeline", 0),
+            # Refused; by its messages, which are matched, no rank has a peer to be replayed beside.
+            (FIXTURES / "recorded" / "pp-interleaved-healthy", "pipeline", 4),
+            (FIXTURES / "recorded" / "ddp-slow-rank", "collectives", 0),
+        ],
+        fast=1,
+    ),
 )
 def test_the_slowdown_of_a_rank_is_one_number(path: Path, method: str, others: int) -> None:
     """In whatif, its JSON, the query and the evidence; unknown in all where a replay is refused."""

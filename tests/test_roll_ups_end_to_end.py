@@ -80,6 +80,7 @@ def small_messages(share: int) -> Callable[[Document], None]:
     return change
 
 
+@pytest.mark.slow
 def test_messages_that_cost_their_latency(tmp_path: Path, healthy: Healthy) -> None:
     folder = rewritten(healthy("tp8"), tmp_path / "job", small_messages(8))
     with api.open(folder) as run:
@@ -168,6 +169,7 @@ def on_other_hosts(truth: dict[str, Any]) -> Callable[[Document], None]:
     return change
 
 
+@pytest.mark.slow
 def test_tensor_groups_across_hosts(tmp_path: Path, healthy: Healthy) -> None:
     job = healthy("tp8", 16)
     truth = json.loads((job / "truth.json").read_text())

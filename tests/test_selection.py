@@ -210,7 +210,7 @@ def _parts() -> Iterator[tuple[str, list[Selection]]]:
 PARTS = dict(_parts())
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", soak(PARTS, fast=1))
 def test_each_row_is_in_the_part_that_it_belongs_to(folder: Path, name: str) -> None:
     """What is of neither part is in both; nothing is in none."""
     whole = _tables(folder, Selection())

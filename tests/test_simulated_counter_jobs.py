@@ -53,6 +53,7 @@ def top(report: Report) -> Finding:
     return next(f for f in report.findings if f.id == report.verdict.finding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("counters", "decoys"),
     soak(

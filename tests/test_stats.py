@@ -30,6 +30,7 @@ def wilson_upper(hits: int, trials: int, z: float = 1.959964) -> float:
     return float((centre + spread) / (1 + z * z / trials))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
 def test_chance_is_called_a_correlation_no_more_often_than_said(
     phi: float, capsys: pytest.CaptureFixture[str]

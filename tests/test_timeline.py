@@ -196,6 +196,7 @@ def test_selections_hold(job: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- size
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_cut_and_said(job: Path, tmp_path: Path) -> None:
     whole, _ = drawn(job, tmp_path / "whole.json", findings=False)
     written, document = drawn(job, tmp_path / "t.json", max_slices=whole.slices_count // 2)

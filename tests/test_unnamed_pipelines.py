@@ -53,6 +53,7 @@ def operations(path: Path) -> pl.DataFrame:
     return tracekit.open(path).sql(OPERATIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "peers"),
     soak(
@@ -96,6 +97,7 @@ def test_chunks_in_a_ring_are_no_pattern_of_one_pipeline(tmp_path: Path) -> None
     assert any("their pattern is not that of one" in n for n in report.notes.data_lines)
 
 
+@pytest.mark.slow
 def test_of_two_pipelines_job_toml_says_who_is_in_which(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     for first in (0, 1):

@@ -97,6 +97,7 @@ def test_rows_are_those_of_one_process(run: Path) -> None:
     assert len([asked for asked in three.asked if asked.groups]) > 1
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_query_and_diagnose_tell(run: Path) -> None:
     with api.open(run) as opened:
         want = opened.table("straggler")
@@ -143,6 +144,7 @@ def test_rows_of_other_layouts(tmp_path: Path, fault: str, ranks: int, layout: s
         assert layout == "fsdp"  # one communicator
 
 
+@pytest.mark.slow
 def test_a_recorded_job_whose_hosts_send(tmp_path: Path) -> None:
     """Whether a send held somebody up depends on its receiver, a rank of another part."""
     traces = LAB / "pp2dp2tp2-healthy"

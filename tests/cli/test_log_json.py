@@ -102,6 +102,7 @@ def test_a_mistake_in_an_option_is_json_wherever_it_stands(json_words: tuple[str
         assert "--nosuch" in said[0]["message"]
 
 
+@pytest.mark.slow
 def test_a_rollup_names_who_failed_and_counts(lake: Path) -> None:
     code, out, said = called("rollup", lake, "--workers", 2, "--strict", *JSON)
     assert code == 2

@@ -214,6 +214,7 @@ def test_jobs_of_other_sizes_are_not_compared_rank_by_rank(
     assert "rank 3, but communication" not in said
 
 
+@pytest.mark.slow
 def test_foreign_names_of_calls_change_nothing_in_any_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ from figure_rows import (
     stretch,
     traffic_row,
 )
+from soaks import soak
 from tracekit import catalog
 from tracekit.dashboards import chart, charts, drawn, look
 from tracekit.dashboards.drawing import Drawing
@@ -226,7 +227,7 @@ def named(name: str, foreign: str) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", soak(SAMPLES, fast=4))
 def test_nothing_of_a_figure_is_cut_at_its_edge(name: str) -> None:
     findings = [finding(f"late-rank/{n}", ((0, 2),)) for n in range(8)]
     for rows in (

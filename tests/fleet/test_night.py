@@ -65,6 +65,7 @@ def nights(fleet: Fleet) -> dict[int, Night]:
     return {day: night(fleet, day) for day in LOOKED_AT}
 
 
+@pytest.mark.slow
 def test_each_fault_is_found_on_its_day_or_the_next_and_nothing_else_ever(
     nights: dict[int, Night],
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_night_with_half_its_files_says_so_and_accuses_nobody(nights: dict[int
     assert not nights[MISSING_DAY + 1].is_short
 
 
+@pytest.mark.slow
 def test_the_healthy_twin_says_nothing() -> None:
     healthy = Fleet(1, faults=frozenset())
     for day in (13, 19, 30):

@@ -753,6 +753,7 @@ def test_a_port_is_one_however_the_files_of_a_night_spell_its_host(tmp_path: Pat
     ]
 
 
+@pytest.mark.slow
 def test_a_later_price_changes_nothing_that_was_told_of_a_night(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

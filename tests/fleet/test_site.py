@@ -250,6 +250,7 @@ def test_a_host_whose_port_is_on_watch_says_so(tmp_path: Path) -> None:
     assert page_name("link", port["link"]) in LINKS.findall(pages["hosts.html"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_the_hosts_of_a_rack_that_stands_out_say_so(tmp_path: Path) -> None:
     racked = Fleet(1, faults=frozenset({"rack"}), decoys=frozenset())

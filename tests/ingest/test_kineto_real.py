@@ -87,6 +87,7 @@ def test_every_file_reads_without_a_complaint(path: Path) -> None:
         assert len(set(places)) == len(places)
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_a_slow_exact_reader(path: Path, document: Document) -> None:
     events, base = document
     sink = read(path, chunk_bytes=300_000)
@@ -119,6 +120,7 @@ def test_rows_are_those_of_a_slow_exact_reader(path: Path, document: Document) -
         )
 
 
+@pytest.mark.slow
 def test_launches_are_those_of_a_slow_reader(path: Path, document: Document) -> None:
     events, base = document
     calls = {

@@ -100,6 +100,7 @@ def _slow(module: ModuleType) -> Iterator[str]:
                     yield f"{whole}.{method}: {took:.2f} s for {length} characters"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", list(_modules()), ids=lambda m: m.__name__)
 def test_no_pattern_takes_the_square_of_its_text(module: ModuleType) -> None:
     assert list(_slow(module)) == []

@@ -302,6 +302,7 @@ def test_a_value_beyond_the_cap_is_counted(tmp_path: Path, monkeypatch: pytest.M
     assert sink.counters["value_too_long"] == 1
 
 
+@pytest.mark.slow
 def test_the_time_limit_ends_the_reading(tmp_path: Path) -> None:
     path = make(tmp_path / "a.sqlite", kernels=100_000)
     with Database(path, time_limit_s=60) as opened:

@@ -209,6 +209,7 @@ def test_samples_are_the_same(
     assert any("GPU_METRICS" in sql for sql in asked) == (declared == "INTEGER" and not is_again)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="real samples are not shipped")
 @pytest.mark.parametrize(
     "name",
@@ -259,7 +260,7 @@ SAME_LIBRARY = {
 """What adbc-driver-sqlite reads without help: SQLite turns an integer into text as it stores it."""
 
 
-@pytest.mark.parametrize("case", soak(ODD, fast=4))
+@pytest.mark.parametrize("case", soak(ODD, fast=2))
 def test_odd_values_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], case: str
 ) -> None:

@@ -55,7 +55,7 @@ def test_causality(layout: str, seed: int, fault: str) -> None:
     check(run(Request(fault, 8, seed, layout, steps_count=2)))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", soak(LAYOUTS, fast=["cp2", "hsdp2", "pp4-zbh1-m8", "zero1"]))
 def test_every_layout_runs_to_its_end(layout: str) -> None:
     steps = run(Request("none", 16, 3, layout, steps_count=2))
     assert len(steps) == 2

@@ -68,6 +68,7 @@ def judged(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "layout", "finding"),
     soak(

@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
     return tuple(vars(value).items()) if hasattr(value, "__dict__") else value
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", soak(LAYOUTS, fast=["cp4", "hsdp2", "pp4-zbh1-m8"]))
 @pytest.mark.parametrize("look_ahead", soak([1, 7], fast=[1]))
 def test_how_far_hosts_look_ahead_changes_nothing(
     layout: str, look_ahead: int, monkeypatch: pytest.MonkeyPatch
@@ -73,6 +73,7 @@ def held_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "LEAST_HELD_BYTES", 1_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", soak(["kineto", "nsys", "gloo"], fast=["kineto"]))
 def test_rows_that_went_to_a_file_make_the_same_bytes(
     style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

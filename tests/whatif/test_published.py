@@ -16,6 +16,7 @@ import pytest
 import samples
 from samples import pipe
 
+from soaks import soak
 from tracekit.cli import main
 from tracekit.whatif import WhatIf, analyse, from_pipeline_rows, parse_remove, parse_scale, to_dict
 from tracekit.whatif.operations import COMPUTE, Operations
@@ -171,7 +172,7 @@ def scaled(stage: int, dp: int, factor: float) -> Operations:
 PLACES = [(stage, dp) for stage in range(4) for dp in range(2)]
 
 
-@pytest.mark.parametrize("factor", [1.2, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("factor", soak([1.2, 1.5, 2.0, 3.0], fast=1))
 @pytest.mark.parametrize(("stage", "dp"), PLACES)
 def test_one_slow_rank_is_the_verdict(stage: int, dp: int, factor: float) -> None:
     """Also in the last stage, which has twice as much to do as the others."""

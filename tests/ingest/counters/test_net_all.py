@@ -108,6 +108,7 @@ def test_a_planted_secret_goes_nowhere(sample: Sample) -> None:
             assert PLANTED not in repr(sink.table(name).to_pylist())
 
 
+@pytest.mark.slow
 @every_format
 def test_cut_anywhere_it_gives_no_number_that_it_does_not_hold(sample: Sample) -> None:
     whole = read(sample, sample.text)

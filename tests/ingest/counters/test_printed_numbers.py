@@ -59,6 +59,7 @@ def _of_database(text: str) -> list[Printed]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "family", "reader", "found", "unread"),
     [
@@ -115,6 +116,7 @@ def test_no_number_is_left_out_without_a_word(
         assert told.named == unread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "family", "found"),
     [("eos", "switch_json", 113), ("nxos", "nxos", 476), ("sonic_cli", "sonic_cli", 3796)],

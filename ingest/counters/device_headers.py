@@ -31,6 +31,8 @@ _MACHINE = frozenset(("sys", "system", "chassis", "node", "host", "server", "mac
 _DEVICE = rf"(gpu|{'|'.join((*_PORTS, *_SENSED, 'nvlink'))})[_ .-]?(\d{{1,4}})"
 _BETWEEN = "_.:/ -"
 _FRONT = re.compile(rf"(?:^|(?<=[{_BETWEEN}])){_DEVICE}(?:[{_BETWEEN}]|(?=[A-Z][a-z]))", re.I)
+_PORT_OF = re.compile(rf"(?:p|port)[{_BETWEEN}]?(\d{{1,2}})[{_BETWEEN}]", re.I)
+"""Which of an adapter's ports: ``mlx5_0_p1_rx_gbps``."""
 _AROUND = frozenset(
     ("system", "metrics", "metric", "values", "data", "readings", "sensors", "telemetry", "stats",
      "counters", "dcgm", "nvml", "smi", "ipmi", "hw", "hardware", "devices", "fields")
@@ -66,7 +68,7 @@ def _measures() -> dict[str, tuple[str, float]]:
 _MEASURES = _measures()
 """How a header ends, in lower case: its unit, and the size of it. MB/s and Mb/s differ in the case
 of one letter, which people leave out: what is written ``bps`` is bits, and ``b/s`` bytes."""
-_BYTES_PS = re.compile(r"(?<![A-Za-z])([kKMGT]i?B)ps\Z")
+_BYTES_PS = re.compile(r"(?<![A-Za-z])((?:[kKMGT]i?)?B)ps\Z")
 """MBps are bytes; of mbps, whose letters are all small, nobody knows, and bits are meant mostly."""
 _BITS = {unit: SIZES["bytes/s"][unit] for unit in SIZES["bits/s"]}
 """Mb/s as it is spelled in brackets, where case is not lost."""
@@ -108,6 +110,9 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
             return "it names no device with a number: a total, or what nobody knows"
         return Column(at, "host", "", meaning, name)
     kind, number = device_match[1].lower(), device_match[2]
+    port_of = _PORT_OF.match(metric) if kind in ("mlx5", "hca", "roce", "rdma") else None
+    if port_of:
+        metric = metric[port_of.end() :]
     if kind == "nvlink":
         return "whose GPU's link it is, it does not say"
     words, unit, scale = _measured(metric, unit_of(name))
@@ -130,6 +135,8 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
     if meaning is None:
         return "nobody knows what it counts, or its unit does not fit"
     device = str(int(number)) if is_gpu else f"{kind}{'_' if kind == 'mlx5' else ''}{number}"
+    if port_of:  # as sysfs and RDMA's tools name it
+        device += f"/{port_of[1]}"
     return Column(at, "gpu" if is_gpu else "port", device, meaning, name, node, is_open)
 
 
@@ -190,8 +197,10 @@ def _measured(metric: str, bracket: str | None) -> tuple[list[str], str | None, 
     """The words of a metric, and the unit and its size that stand at its end, or in brackets: one
     that nobody knows fits no counter."""
     plain = re.sub(r"(?:/|_?per_?)s(?:ec(?:ond)?)?$", "_s", metric.strip(), flags=re.I)
-    plain = _BYTES_PS.sub(r"\1_s", plain)
+    plain = _BYTES_PS.sub(lambda said: f"{said[1].lower()}_s", plain)
     words = [w for w in re.split(r"[^A-Za-z0-9%]+", _CAMEL.sub("_", plain).lower()) if w]
+    if words[-1:] in (["sec"], ["second"]) and f"{words[-2:][0]}_s" in _MEASURES:
+        words[-1] = "s"  # bytes_sec
     if bracket is not None:
         bracket = symbol(bracket)
         words = _without_its_unit(words, bracket)
@@ -280,11 +289,15 @@ def _sensor(
 def _of_machine(
     words: Sequence[str], unit: str | None, scale: float, header: str
 ) -> Meaning | None:
-    """Power of all of the machine, and the temperature of its air."""
+    """Power of all of the machine, the temperature of its air, and what its CPUs and memory do."""
     said = [w for word in words if (w := _FULL.get(word, word)) not in _SENSORS]
     counter = None
     if unit == "W" and set(said) <= {*_MACHINE, "power", "total"} and _MACHINE & set(said):
         counter = "system_power"
+    elif unit == "0..1" and "_".join(words) in _CPU_SHARES:
+        counter = "_".join(words)
+    elif unit == "bytes" and words in (["mem", "available"], ["memory", "available"]):
+        counter = "memory_available"
     elif unit == "degrees Celsius" and said in (
         ["inlet", "temperature"],
         ["outlet", "temperature"],
@@ -293,6 +306,9 @@ def _of_machine(
     return HOST.meaning(counter, scale, header[:80]) if counter else None
 
 
+_CPU_SHARES = frozenset(
+    f"cpu_{state}" for state in ("user", "nice", "system", "iowait", "steal", "idle")
+)
 _FULL = {"temp": "temperature", "pwr": "power", "ambient": "inlet", "exhaust": "outlet"}
 """Words that people shorten, or say otherwise."""
 

@@ -32,6 +32,7 @@ from tracekit.ingest.counters.records import (
     PORTS,
     Record,
     Records,
+    column_printed,
     gpu_named,
     of_object,
     open_column,
@@ -219,7 +220,8 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     numbers = [n for n in found.numbers if n.lower().rpartition("_")[2] not in LABEL_WORDS]
     if {n.lower() for n in numbers} & _OF_TRAINING:
         return None
-    columns = [c for n in numbers if isinstance(c := column_of(0, n), Column)]
+    named = (column_printed(0, name, found.numbers[name]) for name in numbers)
+    columns = [column for column in named if isinstance(column, Column)]
     if len(columns) < MIN_COUNTERS:
         return None
     devices = len({(c.kind, c.device) for c in columns})

@@ -13,7 +13,7 @@ from functools import cache
 
 from tracekit.ingest.counters.gpu_words import GPU
 from tracekit.ingest.counters.table import unit_of, without_unit
-from tracekit.ingest.counters.units import MEMORY, SIZES, Sizes
+from tracekit.ingest.counters.units import MEMORY, SIZES, Sizes, with_slash
 from tracekit.ingest.counters.vocabulary import Meaning
 
 
@@ -423,8 +423,8 @@ def _words(name: str) -> tuple[list[str], str | None]:
     """
     words = re.split(r"[^A-Za-z0-9%]+", name)
     last = words[-1] if len(words) > 1 else ""
-    if re.fullmatch(r"[kKMGT]Bps", last):
-        return words[:-1], f"{last[:2]}/s"
+    if (slashed := with_slash(last)) != last:
+        return words[:-1], slashed
     unit = None if is_of_lost_case(last) else _unit_words().get(last.lower())
     return words[: -1 if unit is not None else None], unit
 

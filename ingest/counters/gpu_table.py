@@ -27,6 +27,7 @@ from tracekit.ingest.counters.net_samples import decimal
 from tracekit.ingest.counters.samples import count_local_time, count_other_metrics
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
+    SINCE_WORDS,
     TIME_WORDS,
     UNIT_WORDS,
     UNKNOWN,
@@ -58,12 +59,7 @@ MAX_RANKED = 1 << 22
 _INDEX = (
     "index", "gpu_index", "gpu", "gpu_id", "device_index", "nvml_index", "gpuid", "deviceid", "idx",
 )  # fmt: skip
-_SINCE = tuple(
-    base + unit
-    for unit in ("", "_s", "_sec", "_seconds", "_ms")
-    for base in ("elapsed", "elapsed_time", "relative_time", "time_since_start", "since_start")
-)
-"""Headers of times that count from a beginning; those of moments may count so too."""
+
 _UUID = ("uuid", "gpu_uuid", "device_uuid")
 _PCI = ("pci.bus_id", "pci_bus_id", "gpu_bus_id", "pci", "bus_id", "gpu_pci_bus_id")
 _MODEL = ("name", "gpu_name", "modelname", "model", "model_name")
@@ -76,8 +72,8 @@ _MISSING = re.compile(
 )
 TABLE = Subject(
     {
-        "time": (*TIME_WORDS, *_SINCE), "gpu": _INDEX, "uuid": _UUID, "pci": _PCI, "model": _MODEL,
-        "host": HOST_WORDS, "pod": _POD, "metric": _METRIC, "value": VALUE_WORDS,
+        "time": (*TIME_WORDS, *SINCE_WORDS), "gpu": _INDEX, "uuid": _UUID, "pci": _PCI,
+        "model": _MODEL, "host": HOST_WORDS, "pod": _POD, "metric": _METRIC, "value": VALUE_WORDS,
         "unit": UNIT_WORDS,
     },
     lambda key, unit, text, header: fields.of_counter(key, unit, text),

@@ -24,6 +24,7 @@ from tracekit.ingest.counters.samples import count_other_metrics
 from tracekit.ingest.counters.status import Reading, by_lines
 from tracekit.ingest.counters.table import (
     HOST_WORDS,
+    SINCE_WORDS,
     TIME_WORDS,
     UNKNOWN,
     VALUE_WORDS,
@@ -57,6 +58,8 @@ class Counter(NamedTuple):
     """Its scale is 1: ``scale`` has it."""
     scale: int | Fraction
     original: str
+    priority: int | None = None
+    """Of which priority, where the header says so."""
 
 
 def counter_of(name: str, unit: str | None, original: str) -> Counter:
@@ -107,6 +110,24 @@ _SNMP = {
     "ifindiscards": "rx_dropped_packets", "ifoutdiscards": "tx_dropped_packets",
 }  # fmt: skip
 """Objects of IF-MIB (RFC 2863); octets of 32 bits wrap in a third of a second at 100 Gbit/s."""
+_OPENCONFIG = {
+    f"{said}_{what}": f"{way}_{counter}"
+    for said, way in (("in", "rx"), ("out", "tx"))
+    for what, counter in (
+        ("octets", "bytes"), ("bytes", "bytes"), ("pkts", "packets"), ("packets", "packets"),
+        ("errors", "errors"), ("discards", "dropped_packets"), ("drops", "dropped_packets"),
+        ("unicast_pkts", "unicast_packets"), ("multicast_pkts", "multicast_packets"),
+        ("broadcast_pkts", "broadcast_packets"),
+    )
+}  # fmt: skip
+"""Counters of OpenConfig's interfaces, with underscores for its hyphens, and what is alike."""
+
+
+_PFC = re.compile(
+    r"(?:(rx|tx)_)?(?:pfc_?(?:prio_?)?|prio_?)([0-7])(?:_(rx|tx))?"
+    r"(?:_(?:pause|pfc|frames|packets|pkts)){0,2}"
+)
+"""Pause frames of one priority: ``pfc3_rx``, ``rx_prio3_pause``."""
 
 
 def _by_header(name: str) -> Counter | None:
@@ -119,8 +140,11 @@ def _by_header(name: str) -> Counter | None:
             return counter_of(word, unit_of(name), name.strip())
         except ValueError:
             return None
-    if (known := _SNMP.get(word)) is not None:
+    if (known := _SNMP.get(word) or _OPENCONFIG.get(word.replace("-", "_"))) is not None:
         return counter_of(known, None, name.strip())
+    if (pause := _PFC.fullmatch(word)) is not None and (pause[1] is None) != (pause[3] is None):
+        counter = counter_of(f"{pause[1] or pause[3]}_pfc_packets", None, name.strip())
+        return counter._replace(priority=int(pause[2]))
     if rdma_names.is_port_counter(name.strip()):
         return _counter(rdma_names.port_meaning(name.strip()), None, name.strip())
     # A way and a unit say enough: xmit_MBps.
@@ -132,7 +156,7 @@ def _by_header(name: str) -> Counter | None:
 
 TABLE = Subject(
     {
-        "time": TIME_WORDS,
+        "time": (*TIME_WORDS, *SINCE_WORDS),
         "host": (*HOST_WORDS, "switch"),
         "port": (
             "port",
@@ -154,7 +178,7 @@ TABLE = Subject(
     },
     lambda key, unit, text, header: counter_of(key, unit, header),
     _by_header,
-    lambda counter: counter.meaning.counter,
+    lambda counter: f"{counter.meaning.counter} {counter.priority}",
     'port = "if", tx_bytes = "out [MB]"',
 )
 
@@ -176,6 +200,8 @@ class _Table:
         self._reading = reading
         self._layout: Layout[Counter] | None = None
         self._named: dict[str, Counter | None] = {}
+        self._is_elapsed: bool | None = None
+        self._since_unit = "s"
 
     def line(self, line: Line) -> None:
         if not line.text.strip():
@@ -186,6 +212,10 @@ class _Table:
             self._layout = TABLE.mapped(first, self._source) if is_mapped else _known(first)
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no network counter")
+            if (time_at := self._layout.roles.get("time")) is not None:
+                header = self._layout.header[time_at]
+                is_of_ms = bare_name(header).endswith("_ms")
+                self._since_unit = unit_of(header) or ("ms" if is_of_ms else "s")
             self._layout.refuse_rows_told_apart(self._source)
             if self._layout.is_wide:
                 count_unread(self._sink, self._layout.unread, UNKNOWN)
@@ -196,10 +226,17 @@ class _Table:
         elif [c.strip() for c in cells] != [h.strip() for h in self._layout.header]:
             self._row(line.number, cells, self._layout)
 
+    def _moment(self, text: str) -> int | None:
+        """A time: all of a file are moments, or all count from its beginning, as its first does."""
+        moment = times.parse(text)
+        if self._is_elapsed is None:
+            self._is_elapsed = moment is None
+        return times.elapsed(text, self._since_unit) if self._is_elapsed else moment
+
     def _row(self, place: int, cells: Sequence[str], layout: Layout[Counter]) -> None:
         roles = layout.roles
         if "time" in roles:
-            moment = times.parse(cells[roles["time"]])
+            moment = self._moment(cells[roles["time"]])
             if moment is None:
                 self._reading.bad(place, "no time", shape(cells[roles["time"]]))
                 return
@@ -233,7 +270,7 @@ class _Table:
                 counter.meaning,
                 number,
                 original=counter.original,
-                priority=which.get("priority"),
+                priority=which.get("priority", counter.priority),
                 queue=which.get("queue"),
                 lane=which.get("lane"),
             )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.ingest import files, streams
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.table import TIME_WORDS, bare_name
+from tracekit.ingest.counters.table import SINCE_WORDS, TIME_WORDS, bare_name
 
 if TYPE_CHECKING:
     from tracekit.ingest.base import SourceFile
@@ -36,6 +36,7 @@ _DATE_AND_TIME = re.compile(
 _CELLS = re.compile(
     rb'(?m)^((?:\xef\xbb\xbf)?)"?([^",;\t\r\n]{4,14})"?[,;\t] ?"?([^",;\t\r\n]{4,20})"?(?=[,;\t])'
 )
+_TIMES = {*TIME_WORDS, *SINCE_WORDS}
 _WORD = re.compile(r"#?[A-Za-z_@%][\w.@%/:()\[\]-]{0,80}")
 _BLANKS = re.compile(rb"[ ]+")
 _AT_ENDS = re.compile(rb"(?m)^(?:\xef\xbb\xbf)?#?[ ]+|^#|[ ]+(?=\r?$)")
@@ -64,14 +65,15 @@ def _of_blanks(head: bytes) -> Rewrite | None:
     if len(names) < MIN_COLUMNS or not all(_WORD.fullmatch(name) for name in names):
         return None
     bare = [bare_name(name) for name in names]
-    at = next((at for at, name in enumerate(bare) if name in TIME_WORDS), None)
+    at = next((at for at, name in enumerate(bare) if name in _TIMES), None)
     if at is None:
         return None
     cells = texts[1].split()
     if bare[at : at + 2] == ["date", "time"]:
         is_table = len(cells) == len(names) and _is_time(" ".join(cells[at : at + 2]))
         return (lambda text: _as_one(_parted(text))) if is_table and at == 0 else None
-    if len(cells) == len(names) and _is_time(cells[at]):
+    is_since = bare[at] in SINCE_WORDS and times.elapsed(cells[at]) is not None
+    if len(cells) == len(names) and (is_since or _is_time(cells[at])):
         return _parted
     if len(cells) == len(names) + 1 and _is_time(" ".join(cells[at : at + 2])):
         return lambda text: _parted(_MOMENT.sub(rb"\1T\2", text))

@@ -20,6 +20,7 @@ from tracekit.ingest.counters.device_samples import Column, Devices, tell_unread
 from tracekit.ingest.counters.documents import dicts_of
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.table import HOST_WORDS, LABEL_WORDS, TIME_WORDS, host_of, tell_units
+from tracekit.ingest.counters.table_heads import printed_unit
 from tracekit.ingest.lines import shape
 
 MAX_NAMES = 20_000
@@ -144,6 +145,14 @@ def _flatten(name: str, value: Any, into: dict[str, str], depth: int) -> None:
                     break
 
 
+def column_printed(at: int, name: str, printed: str) -> Column | str:
+    """What a name is, by itself or by the unit that its number is printed with; else why not."""
+    found = column_of(at, name)
+    if isinstance(found, str) and (unit := printed_unit(printed)) is not None:
+        return column_of(at, f"{name} [{unit}]")
+    return found
+
+
 def open_column(name: str) -> Column | None:
     """The counter of a name that lacks its unit alone; None for every other."""
     if isinstance(column_of(0, name), Column):
@@ -180,7 +189,7 @@ class Records:
         for name in sorted(record.numbers, key=lambda n: (is_second(n), not n.endswith("_phy"))):
             if name.lower() in LABEL_WORDS:
                 labels.append((name, record.numbers[name]))
-            elif (column := self._column(name)) is not None:
+            elif (column := self._column(name, record.numbers[name])) is not None:
                 numbers.append((column, record.numbers[name]))
         self.table.add(place, moment, record.host, numbers, labels, record.port)
 
@@ -192,13 +201,13 @@ class Records:
         for unit, names in self._settled.items():
             tell_units(self._sink, names, unit)
 
-    def _column(self, name: str) -> Column | None:
+    def _column(self, name: str, printed: str) -> Column | None:
         if name in self._columns:
             return self._columns[name]
         if len(self._columns) >= MAX_NAMES:
             self._unread[f"the file has more than {MAX_NAMES} names"].append(name)
             return None
-        found = column_of(len(self._columns), name)
+        found = column_printed(len(self._columns), name, printed)
         if isinstance(found, str) and (column := open_column(name)) is not None:
             found = self._of_its_size(column, name)
         if isinstance(found, Column) and self._meant.setdefault(found.key, name) != name:

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 from tracekit.errors import InputError
 from tracekit.ingest import files
 from tracekit.ingest.base import Recognition, Sink, SourceFile
-from tracekit.ingest.counters.units import MEMORY, SIZES
+from tracekit.ingest.counters.units import MEMORY, SIZES, with_slash
 
 MAX_COLUMNS = 1000
 _TIME_BASES = (
@@ -28,6 +28,12 @@ TIME_WORDS = tuple(
     for base in _TIME_BASES
 )
 """Headers of times; how many digits a number has tells its unit."""
+SINCE_WORDS = tuple(
+    base + unit
+    for unit in ("", "_s", "_sec", "_seconds", "_ms")
+    for base in ("elapsed", "elapsed_time", "relative_time", "time_since_start", "since_start")
+)
+"""Headers of times that count from a beginning; those of moments may count so too."""
 HOST_WORDS = (
     "hostname", "host", "host_name", "node", "node_name", "nodename", "server", "machine",
     "instance",
@@ -128,15 +134,16 @@ def without_unit(name: str) -> str:
     """A header without its unit in brackets."""
     named = name.partition("[")[0].strip()
     said = _PARENTHESES.search(named)
-    return named[: said.start()].strip() if said and said[1] in _UNITS else named
+    return named[: said.start()].strip() if said and with_slash(said[1]) in _UNITS else named
 
 
 def unit_of(text: str) -> str | None:
     """The unit in brackets at the end of a header; in parentheses where it is surely one."""
     if text.rstrip().endswith("]"):
-        return text.rpartition("[")[2].rstrip("] ")
+        return with_slash(text.rpartition("[")[2].rstrip("] "))
     said = _PARENTHESES.search(text)
-    return said[1] if said and said[1] in _UNITS else None
+    unit = with_slash(said[1]) if said else None
+    return unit if unit in _UNITS else None
 
 
 def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]:

@@ -57,9 +57,8 @@ class Head(NamedTuple):
 
     def printed(self, at: int) -> str:
         """A name with the unit that its first cell is printed with; without one, the name."""
-        cell = _WITH_UNIT.fullmatch(self.first[at]) if self.first else None
-        is_unit = cell is not None and _are_units([cell[1]])
-        return _with_unit(self.names[at], cell[1]) if cell and is_unit else self.names[at]
+        unit = printed_unit(self.first[at]) if self.first else None
+        return self.names[at] if unit is None else _with_unit(self.names[at], unit)
 
     @property
     def time_at(self) -> int | None:
@@ -77,9 +76,10 @@ def heads(lines: Sequence[str]) -> Iterator[Head]:
         if not text or _SEPARATOR.fullmatch(text):
             continue
         is_comment = _COMMENT.match(text) is not None
-        named = header_of(text.lstrip("#/% ") if is_comment else line.strip("\ufeff\r\n"))
-        if named is None and 2 < len(text.split()) <= MAX_COLUMNS:
-            named = " ", text.split()
+        header = text.lstrip("#/% ") if is_comment else line.strip("\ufeff\r\n")
+        named = header_of(header)
+        if named is None and 2 < len(header.split()) <= MAX_COLUMNS:
+            named = " ", header.split()
         if named is not None:
             yield _head(*named, at, lines)
             if not is_comment:
@@ -166,3 +166,9 @@ def in_unit(text: str, unit: str, scale: float) -> str:
     if number is None or size is None:
         return text
     return repr(number * float(size) / scale)
+
+
+def printed_unit(text: str) -> str | None:
+    """The unit that a cell is printed with: ``45 %``; None where it has none that is known."""
+    cell = _WITH_UNIT.fullmatch(text)
+    return cell[1] if cell is not None and _are_units([cell[1]]) else None

@@ -6,6 +6,7 @@ Case tells bits from bytes, so a spelling is looked up as it stands first. Memor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -77,6 +78,15 @@ _PREFIXES = {
     "milli": "m", "micro": "u", "kilo": "k", "mega": "M", "giga": "G", "tera": "T",
     "kibi": "Ki", "mebi": "Mi", "gibi": "Gi", "tebi": "Ti",
 }  # fmt: skip
+
+
+_BYTES_PS = re.compile(r"((?:[kKMGT]i?)?B)ps")
+
+
+def with_slash(unit: str) -> str:
+    """``MBps`` and ``Bps``, whose capital B says bytes, as ``MB/s`` and ``B/s``; others as they
+    stand."""
+    return _BYTES_PS.sub(r"\1/s", unit) if _BYTES_PS.fullmatch(unit) else unit
 
 
 def symbol(spelled: str) -> str:

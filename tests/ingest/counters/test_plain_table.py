@@ -9,6 +9,8 @@ from gpu_files import ingest
 from memory_sink import MemorySink
 
 from tracekit.ingest.counters import plain_table
+from tracekit.ingest.counters.device_headers import column_of
+from tracekit.ingest.counters.device_samples import Column
 
 AT = 1784016758
 
@@ -166,3 +168,77 @@ def test_numbers_of_records_say_the_unit_that_their_name_lacks() -> None:
     # Of an idle GPU's 0.3 nobody knows.
     sink = ingest(record(0, 0.3, 0.2), "t.jsonl", "device_records")
     assert {r[2] for r in gpus(sink)} == {"memory_used", "power"}
+
+
+# --- units and names that were read wrong, or not at all ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "scale"),
+    [
+        ("ib0_tx_Bps", 1), ("ib0_tx [Bps]", 1), ("ib0_tx_kBps", 1000), ("ib0_tx (MBps)", 10**6),
+        ("tx_MiBps_ib0", 2**20), ("ib0_tx_bytes_sec", 1), ("ib0_tx_bps", 1 / 8),
+        ("ib0_tx [Mbps]", 10**6 / 8), ("ib0_tx_gbps", 10**9 / 8),
+    ],
+)  # fmt: skip
+def test_a_capital_b_a_second_is_bytes(header: str, scale: float) -> None:
+    column = column_of(0, header)
+    assert isinstance(column, Column)
+    assert (column.meaning.counter, column.meaning.scale) == ("tx_rate", scale)
+
+
+def test_the_same_in_tables_of_gpus_and_of_ports() -> None:
+    sink = ingest("time,gpu,pcie_rx_Bps,power_w\n1784016758,0,8,400\n", "t.csv", "gpu_csv")
+    assert {r[4] for r in gpus(sink) if r[2] == "pcie_rx"} == {8.0}
+    sink = ingest("time,port,tx_rate [Bps],rx_bytes\n1784016758,p1,8,9\n", "t.csv", "net_csv")
+    assert ("tx_rate", 8.0) in sink.rows("net_sample", "counter", "value")
+
+
+def test_a_port_of_an_adapter_stands_behind_it() -> None:
+    text = "ts,mlx5_0_p1_rx_gbps,mlx5_0_p2_rx_gbps\n1784016758,8,16\n"
+    sink = ingest(text, "t.csv", "device_csv")
+    assert sink.rows("net_sample", "port", "value") == [("mlx5_0/1", 1e9), ("mlx5_0/2", 2e9)]
+
+
+def test_a_table_of_ports_has_openconfig_s_names_and_priorities() -> None:
+    text = (
+        "elapsed_s,switch,port,in_octets,out-discards,pfc3_rx,tx_prio4_pause,pfc\n"
+        "0.0,leaf1,Et1,100,1,5,6,7\n0.5,leaf1,Et1,200,2,8,9,7\n"
+    )
+    sink = ingest(text, "t.csv", "net_csv")
+    rows = sink.rows("net_sample", "time_ns", "node", "port", "counter", "priority", "counted")
+    assert [r for r in rows if r[0] == 0] == [
+        (0, "leaf1", "Et1", "rx_bytes", None, 100),
+        (0, "leaf1", "Et1", "tx_dropped_packets", None, 1),
+        (0, "leaf1", "Et1", "rx_pfc_packets", 3, 5),
+        (0, "leaf1", "Et1", "tx_pfc_packets", 4, 6),
+    ]
+    assert {r[0] for r in rows} == {0, 500_000_000}
+    assert sink.facts["time_basis"] == "elapsed"
+
+
+def test_a_host_s_cpus_and_memory_may_be_columns() -> None:
+    text = (
+        "time,cpu_user_pct,cpu_iowait_pct,mem_available_gib,cpu_percent\n1784016758,50,2,512,70\n"
+    )
+    sink = ingest(text, "node4.csv", "device_csv")
+    assert sorted(sink.rows("host_sample", "counter", "value")) == [
+        ("cpu_iowait", 0.02),
+        ("cpu_user", 0.5),
+        ("memory_available", 512 * 2.0**30),
+    ]
+
+
+def test_records_print_units_beside_their_numbers() -> None:
+    record = {"time": "2026-07-14T08:12:38Z", "gpu0": {"power": "650 W", "util": "98 %"}}
+    sink = ingest(json.dumps(record), "t.jsonl", "device_records")
+    assert [r[2:] for r in gpus(sink)] == [
+        ("gpu_utilisation", 0.0, pytest.approx(0.98)),
+        ("power", 0.0, 650.0),
+    ]
+
+
+def test_a_comment_s_sign_is_no_column() -> None:
+    text = "# t_unix  ib0_tx_Bps  ib0_rx_Bps\n1.784016758e9 5 6\n"
+    sink = ingest(text, "node0.dat", "device_csv")
+    assert sink.rows("net_sample", "counter", "value") == [("tx_rate", 5.0), ("rx_rate", 6.0)]

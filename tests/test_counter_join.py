@@ -348,6 +348,25 @@ def test_gpus_without_a_name_are_their_file_s_even_on_one_host() -> None:
     ]
 
 
+def test_a_file_of_one_gpu_may_name_its_rank() -> None:
+    con = database(
+        source=[counters(n, f"/d/rank{n}.csv") for n in (1, 2, 3)],
+        gpu_sample=[gpu_sample(1), gpu_sample(2, device_id="GPU-a"), gpu_sample(3, nvml_index=0)],
+    )
+    rows = run(con)["gpu"]
+    assert sorted(pick(rows, "own_source_id", "rank", "rank_source"), key=str) == [
+        (1, 1, "name"),
+        (2, None, None),
+        (3, None, None),  # of a whole machine, as far as anybody knows
+    ]
+    con = database(
+        source=[*TRACES, counters(5, "/d/rank7.csv"), counters(6, "/d/rank1.csv")],
+        gpu_sample=[gpu_sample(5), gpu_sample(6)],
+    )
+    ranks = pick(run(con)["gpu"], "rank", "rank_source")
+    assert sorted(ranks, key=str) == [(1, "name"), (None, None)]  # the job has no rank 7
+
+
 def test_a_part_of_a_gpu_known_by_index_alone_is_of_that_gpu() -> None:
     con = database(
         source=[counters(5, "/d/a.prom")],

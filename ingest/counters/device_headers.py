@@ -160,10 +160,15 @@ _OF_PANEL = re.compile(r"-data(?:-[a-z]{1,20}){0,4}-\d{4}-\d\d-\d\d[ _T]")
 
 
 def title_of(name: str) -> str:
-    """What a file's name says: of a panel's export its title."""
+    """What a file's name says: of a panel's export its title; of others, without their machine."""
     stem = name.rpartition(".")[0] or name
-    panel = _OF_PANEL.search(stem)
-    return stem[: panel.start()] if panel else stem
+    if panel := _OF_PANEL.search(stem):
+        return stem[: panel.start()]
+    node = node_in_name(stem)
+    if node is None:
+        return stem
+    before, _, behind = stem.partition(node)
+    return "_".join(part for part in (before.strip(_BETWEEN), behind.strip(_BETWEEN)) if part)
 
 
 NO_COUNT = "a panel's title names a count, of which panels show rates as a rule"

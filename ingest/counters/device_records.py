@@ -75,6 +75,7 @@ def of_document(value: Any) -> Iterator[Record | None]:
     if not isinstance(value, dict):
         yield None
         return
+    value = _of_pandas(value)
     columns = {k: v for k, v in value.items() if isinstance(v, list)}
     lengths = {len(v) for v in columns.values()}
     is_of_columns = len(lengths) == 1 and any(k.strip().lower() in TIME_WORDS for k in columns)
@@ -94,6 +95,21 @@ def of_document(value: Any) -> Iterator[Record | None]:
         for element in inner:
             record = of_object(element) if isinstance(element, dict) else None
             yield record._replace(host=record.host or host) if record is not None else None
+
+
+def _of_pandas(value: dict[str, Any]) -> dict[str, Any]:
+    """An object of lists, where a data frame was written as split or columns; else as it is."""
+    names, rows = value.get("columns"), value.get("data")
+    if isinstance(names, list) and isinstance(rows, list) and names and rows:
+        if all(isinstance(row, list) and len(row) == len(names) for row in rows):
+            return dict(zip(map(str, names), map(list, zip(*rows, strict=True)), strict=True))
+        return value
+    is_of_columns = len(value) > 1 and all(isinstance(v, dict) and v for v in value.values())
+    if is_of_columns and any(name.strip().lower() in TIME_WORDS for name in value):
+        (first, *others) = value.values()
+        if all(other.keys() == first.keys() for other in others):
+            return {name: [column[key] for key in first] for name, column in value.items()}
+    return value
 
 
 def of_point(text: str) -> Record | None:

@@ -50,6 +50,7 @@ _INDEX_WORDS = ("", "unnamed:_0", "index")
 """Headers of the first column where a data frame was written with its index."""
 _SINCE_START = re.compile(
     r"(?:t|time|timestamp|elapsed|elapsed_time|elapsedtime|runtime|relative_time|rel_time|time_rel|"
+    r"relative_time_\((?:process|wall)\)|"
     r"seconds|secs|sec|time_since_start|since_start|clock|uptime|_runtime)"
     r"(?:_(s|sec|seconds|ms|us|ns))?"
 )
@@ -247,6 +248,7 @@ def _of_head(head: Head) -> Layout | None:
             taken.add(key)
             readable.append(column._replace(header=head.shown[at]))
     is_said = head.names != tuple(plain_name(name) for name in head.shown)
+    is_said |= any(name.startswith("system.gpu.") for name in head.names)  # nobody's but W&B's
     if len(readable) < (1 if is_said else MIN_COLUMNS):
         return None
     return Layout(head, time, host, tuple(sorted(readable)), labels, dict(unread), since)

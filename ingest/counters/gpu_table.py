@@ -84,6 +84,8 @@ TABLE = Subject(
 _WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
 
+_OF_GPUS = re.compile(r"(?<![A-Za-z])(?:gpu|cuda|vram|nvlink|sm|tensor|hbm)(?![A-Za-z])", re.I)
+"""What a header says of a GPU alone."""
 _OF_DMON = re.compile(r"#\s?(?:Date,\s*Time,\s*)?gpu,")
 """nvidia-smi dmon with commas: its second line has the units."""
 
@@ -115,16 +117,23 @@ def layout_of(line: str) -> Layout[Meaning] | None:
     """The layout that a header line declares; None where it is no table of GPU counters.
 
     A wide table needs a known counter besides its GPU or time; a long one a metric and a value.
-    Where ``nvidia-smi`` was not asked which GPU a row is of, its columns and a time will do: of
-    several GPUs that nothing names no sample is kept (``nameless``).
+    Where ``nvidia-smi`` was not asked which GPU a row is of, its columns and a time will do, and so
+    do several counters of which one names a GPU (``gpu_util``): of several GPUs that nothing names
+    no sample is kept (``nameless``).
     """
     layout = TABLE.layout(line)
     if layout is None:
         return None
     is_named = {"gpu", "uuid", "pci"} & set(layout.roles)
-    if not is_named and not (_is_of_smi(layout) and "time" in layout.roles):
+    if not is_named and not ("time" in layout.roles and _is_of_one(layout)):
         return None
     return layout if layout.is_wide or layout.is_long else None
+
+
+def _is_of_one(layout: Layout[Meaning]) -> bool:
+    """Whether a table without a column for the GPU is one of a GPU."""
+    named = [layout.header[at] for at, _ in layout.counters if _OF_GPUS.search(layout.header[at])]
+    return _is_of_smi(layout) or (bool(named) and len(layout.counters) > 1)
 
 
 def _is_of_smi(layout: Layout[Meaning]) -> bool:

@@ -32,6 +32,8 @@ _LOWER_UNITS = {u.lower() for u in _UNITS}
 _WITH_UNIT = re.compile(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d{1,3})?\s?(%|°C|[A-Za-z][A-Za-z/]{0,9})")
 _TUPLE = re.compile(r"""\(?\s*(?:'[^']*'|"[^"]*")(?:\s*,\s*(?:'[^']*'|"[^"]*"))+\s*\)?""")
 _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
+_OF_WANDB = re.compile(r"\A.{1,200} - (?=system\.)")
+"""What W&B's exports put before a metric: the run's name."""
 _NUMBERED = re.compile(r"(?i)\b(gpu|card|ib|eth|nic|hca|port|fan|psu|cpu)\s?\[(\d{1,4})\](?=.)")
 _OF_TIME = re.compile(
     r"(?:^|[^a-z])(?:t|ts|time|date|datetime|timestamp|stamp|epoch|clock|utc|when|zeit|zeitstempel|"
@@ -147,6 +149,7 @@ def _joined(above: Sequence[str], beneath: Sequence[str]) -> list[str]:
 def plain_name(name: str) -> str:
     """A header as the others are written: ``('gpu0', 'power_w')`` and ``GPU[0].power_w``."""
     text = name.strip().lstrip("#").strip()
+    text = _OF_WANDB.sub("", text)
     if _TUPLE.fullmatch(text):
         text = "_".join(a or b for a, b in _QUOTED.findall(text) if a or b)
     return _NUMBERED.sub(r"\1\2", text)

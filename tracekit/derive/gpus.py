@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.placement.hosts import canonical
 from tracekit.derive.placement.sources import is_comparable, is_overlapping
+from tracekit.ingest.traces.names import rank_of_name
 
 if TYPE_CHECKING:
     import duckdb
@@ -63,6 +64,7 @@ def gpu_rows(
     of_the_whole = _of_the_whole(con, owners)
     numbers: list[int | None] = [int(a["attempt"]) for a in attempts] or [None]
     names = [(name, known.find(name)) for name in sampled]
+    files_of = {gpu: file for (_, _, file, _, _), gpu in names if file is not None}
     ids = _ids([gpu for _, gpu in names])
     rows = []
     for attempt in numbers:
@@ -78,6 +80,8 @@ def gpu_rows(
         logged = _logged(members, [r for r in ranks if r["attempt"] == attempt]) or of_the_whole
         for (node, host, source_id, device_id, index), gpu in names:
             rank, source = _rank_of(gpu, by_device, logged, on_host)
+            if rank is None and device_id is None and index is None and gpu in files_of:
+                rank, source = _rank_in_name(paths[files_of[gpu]], attempt, ranks)
             rows.append(
                 {
                     "attempt": attempt,
@@ -411,3 +415,12 @@ def _rank_of(
         and rank in on_host.get(gpu.host or "", {rank})
     }
     return (ranks.pop(), "log") if len(ranks) == 1 else (None, None)
+
+
+def _rank_in_name(
+    path: str, attempt: int | None, ranks: Sequence[Mapping[str, Any]]
+) -> tuple[int | None, str | None]:
+    """The rank that the name of a file of one GPU names (``rank3.csv``), where there is such."""
+    rank = rank_of_name(re.split(r"[/!\\]", path)[-1])
+    own = {int(r["rank"]) for r in ranks if r["attempt"] == attempt}
+    return (rank, "name") if rank is not None and (not own or rank in own) else (None, None)

@@ -6,8 +6,9 @@ import json
 
 import pytest
 from gpu_files import ingest
-from memory_sink import MemorySink
+from memory_sink import MemorySink, source_of
 
+from tracekit.ingest import recognise
 from tracekit.ingest.counters import plain_table
 from tracekit.ingest.counters.device_headers import column_of
 from tracekit.ingest.counters.device_samples import Column
@@ -242,3 +243,54 @@ def test_a_comment_s_sign_is_no_column() -> None:
     text = "# t_unix  ib0_tx_Bps  ib0_rx_Bps\n1.784016758e9 5 6\n"
     sink = ingest(text, "node0.dat", "device_csv")
     assert sink.rows("net_sample", "counter", "value") == [("tx_rate", 5.0), ("rx_rate", 6.0)]
+
+
+# --- where devices and metrics stand --------------------------------------------------------------
+
+
+def test_a_metric_may_be_the_name_of_a_file_beside_its_machine() -> None:
+    sink = ingest("timestamp,gpu0,gpu1\n1784016758,600,610\n", "node1_power.csv", "device_csv")
+    assert gpus(sink) == [("node1", 0, "power", 0.0, 600.0), ("node1", 1, "power", 0.0, 610.0)]
+    shares = "timestamp,gpu0,gpu1\n1784016758,90,0\n"
+    sink = ingest(shares, "util-node1.csv", "device_csv")
+    assert [r[4] for r in gpus(sink)] == [pytest.approx(0.9), 0.0]
+
+
+def test_an_export_of_w_and_b_has_its_run_before_each_metric() -> None:
+    name = "magic-run-7 - system.gpu.0.powerWatts"
+    text = f'"Relative Time (Process)","{name}","{name}__MIN","{name}__MAX"\n15,600,590,610\n'
+    sink = ingest(text, "wandb_export.csv", "device_csv")
+    assert gpus(sink, 0) == [(None, 0, "power", 15.0, 600.0)]
+    assert sum(n for c, n in sink.counters.items() if c.startswith("column_not_read")) == 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"ts": {"0": AT, "1": AT + 1}, "gpu0_power_w": {"0": 600, "1": 601},
+         "ib0_tx_bytes": {"0": 7, "1": 8}},
+        {"columns": ["ts", "gpu0_power_w", "ib0_tx_bytes"], "index": [0, 1],
+         "data": [[AT, 600, 7], [AT + 1, 601, 8]]},
+    ],
+    ids=["columns", "split"],
+)  # fmt: skip
+def test_a_data_frame_as_json(value: dict[str, object]) -> None:
+    sink = ingest(json.dumps(value), "frame.json", "device_records")
+    assert [r[3:] for r in gpus(sink)] == [(0.0, 600.0), (1.0, 601.0)]
+    assert sink.rows("net_sample", "counted") == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("header", "is_of_a_gpu"),
+    [
+        ("time,gpu_util,power_w", True),
+        ("time,sm_clock_mhz,power_w", True),
+        ("time,temperature_c,power_w", False),  # of a switch, or of the room
+        ("time,gpu_util,loss", False),
+        ("gpu_util,power_w", False),
+    ],
+)
+def test_a_table_of_one_gpu_says_so_in_a_header(header: str, is_of_a_gpu: bool) -> None:
+    row = ",".join(["1784016758", "90", "400"][-header.count(",") - 1 :])
+    found = recognise(source_of(f"{header}\n{row}\n".encode(), "rank3.csv"))
+    assert (found.ingestor == "gpu_csv") == is_of_a_gpu

@@ -275,7 +275,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
         Format("gpu", "exports of dashboards", "Grafana: series joined by time", False, "Time"),
     ), is_table=True),
-    Family("net_csv", 11, "net_table", (
+    Family("net_csv", 12, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     ), is_table=True),
     Family("device_records", 10, "device_records", (

@@ -45,6 +45,8 @@ KIND = "net_csv"
 
 OWN_ROLES = ("port", "device", "priority", "queue", "lane")
 """Those that only a table of the network has."""
+_ADAPTER = re.compile(r"(?:mlx|bnxt|irdma|qedr|efa|rdma|roce|rxe|siw|hfi|ib|eth|en[opsx])", re.I)
+"""How a device of a host begins, which may stand beside its interface's name."""
 _NUMBERS = ("priority", "queue", "lane")
 
 _WORDS = {"up": 1, "down": 0, "yes": 1, "no": 0, "true": 1, "false": 0, "on": 1, "off": 0}
@@ -244,8 +246,11 @@ class _Table:
         if "host" in roles:
             self.samples.of_row(host_of(cells[roles["host"]]))
         said = [cells[roles[r]].strip() for r in ("device", "port") if r in roles]
-        # Ports of an HCA are numbers: mlx5_0/1, as sysfs has them.
+        # Ports of an HCA are numbers: mlx5_0/1, as sysfs has them. One with named ports is a switch.
         is_of_device = len(said) > 1 and bool(said[0]) and said[1].isdecimal()
+        has_names = len(said) > 1 and bool(said[0]) and not is_of_device
+        if has_names and "host" not in roles and not _ADAPTER.match(said[0]):
+            self.samples.of_row(said[0])
         port = ("/".join(said) if is_of_device else said[-1] if said else None) or None
         which: dict[str, int] = {}
         for role in _NUMBERS:

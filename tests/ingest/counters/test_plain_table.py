@@ -294,3 +294,28 @@ def test_a_table_of_one_gpu_says_so_in_a_header(header: str, is_of_a_gpu: bool) 
     row = ",".join(["1784016758", "90", "400"][-header.count(",") - 1 :])
     found = recognise(source_of(f"{header}\n{row}\n".encode(), "rank3.csv"))
     assert (found.ingestor == "gpu_csv") == is_of_a_gpu
+
+
+@pytest.mark.parametrize(
+    ("device", "port", "node", "named"),
+    [
+        ("leaf3", "Eth1/1", "leaf3", "Eth1/1"),
+        ("mlx5_0", "1", None, "mlx5_0/1"),
+        ("mlx5_0", "ens1f0", None, "ens1f0"),
+    ],
+)
+def test_a_device_whose_ports_have_names_is_a_switch(
+    device: str, port: str, node: str | None, named: str
+) -> None:
+    text = f"time,device,interface,rx_bytes,tx_bytes\n1784016758,{device},{port},7,8\n"
+    sink = ingest(text, "ports.csv", "net_csv")
+    assert set(sink.rows("net_sample", "node", "port")) == {(node, named)}
+
+
+def test_more_words_of_gpus() -> None:
+    header = "time,gpu,clock_mem [MHz],throttle_reason,pcie_replay"
+    sink = ingest(f"{header}\n1784016758,0,2619,0x0000000000000004,3\n", "t.csv", "gpu_csv")
+    found = {r["counter"]: r["value"] for r in sink.rows("gpu_sample")}
+    assert found["memory_clock"] == 2.619e9
+    assert found["clock_event_reasons"] == 4
+    assert "pcie_replays" in found

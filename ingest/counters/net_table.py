@@ -246,7 +246,7 @@ class _Table:
         if "host" in roles:
             self.samples.of_row(host_of(cells[roles["host"]]))
         said = [cells[roles[r]].strip() for r in ("device", "port") if r in roles]
-        # Ports of an HCA are numbers: mlx5_0/1, as sysfs has them. One with named ports is a switch.
+        # Ports of an HCA are numbers: mlx5_0/1, as in sysfs. Who has named ports is a switch.
         is_of_device = len(said) > 1 and bool(said[0]) and said[1].isdecimal()
         has_names = len(said) > 1 and bool(said[0]) and not is_of_device
         if has_names and "host" not in roles and not _ADAPTER.match(said[0]):

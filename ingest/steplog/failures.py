@@ -362,8 +362,10 @@ class _Entry:
 class FailureReader:
     """Takes what ended a job out of its output. Shows each line; consumes none."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, name_rank: int | None = None) -> None:
+        """``name_rank``: the rank that the file's name names; whose its one exception then is."""
         self._sink = sink
+        self._name_rank = name_rank
         self._events: list[_Event] = []
         self._left_out = 0
         self._torn = 0
@@ -804,6 +806,10 @@ class FailureReader:
         self._end_entry()
         self._torn += len(self._open)
         events = sorted(self._events)
+        if self._name_rank is not None and len(events) == 1 and _is_nobodys(events[0]):
+            # Of several the file may be a console's, which shows what all of a node print.
+            fields = [f"rank={self._name_rank}", *events[0].fields]
+            events = [events[0]._replace(fields=fields)]
         if events:
             rows = [
                 (e.place, e.code, e.severity, [f"round={number}", *e.fields],
@@ -819,6 +825,12 @@ class FailureReader:
         count("failure_line", len(events), severity="info", doc="Lines that tell of a failure.")
         count("torn_traceback", self._torn, severity="info", doc="Tracebacks without their end.")
         count("failure_left_out", self._left_out, doc="Failures beyond those kept of one file.")
+
+
+def _is_nobodys(event: _Event) -> bool:
+    """Whether it is an exception, and nothing says whose."""
+    whose = ("rank=", "local_rank=", "task=", "host=", "agent=", "pid=")
+    return event.code == "python-exception" and not any(f.startswith(whose) for f in event.fields)
 
 
 def oom_kill(line: bytes) -> tuple[str, list[str]] | None:

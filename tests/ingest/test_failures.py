@@ -897,3 +897,29 @@ def test_a_file_of_any_name_is_a_log_where_its_steps_rise(
 ) -> None:
     source = source_of("\n".join(lines).encode(), name)
     assert (recognise(source).ingestor == "job_log") == is_log
+
+
+ALONE = """Traceback (most recent call last):
+  File "train.py", line 88, in step
+    loss.backward()
+ValueError: no
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rank"),
+    [
+        ("rank5.log", ALONE, 5),
+        ("train_rank12.err", f"begun\n{ALONE}", 12),
+        ("job.log", ALONE, None),
+        ("node_rank0.log", ALONE, None),  # what all of a node print
+        ("rank0.log", ALONE + ALONE.replace("88", "99"), None),  # of several, perhaps
+        ("rank0.log", "".join(f"[rank3]: {line}\n" for line in ALONE.splitlines()), 3),
+    ],
+)
+def test_the_one_exception_of_a_rank_s_own_file_is_that_rank_s(
+    name: str, text: str, rank: int | None
+) -> None:
+    rows = nccl_logs.read(text, name).tables["log_event"]
+    stated = {f for row in rows for f in row["fields"] if f.startswith("rank=")}
+    assert stated == (set() if rank is None else {f"rank={rank}"})

@@ -92,6 +92,12 @@ def test_how_it_ended_is_said_and_whose_it_is(row: Row, says: str, owner: str) -
     assert finding.owner == owner
 
 
+def test_memory_that_failed_is_the_hardware_s_and_no_program_is_searched() -> None:
+    for told in ({"exception": "RuntimeError"}, {"signal": "SIGABRT"}):
+        (finding,) = found(failed(1, says="uncorrectable ECC error", **told), ended(0))
+        assert "ROW_REMAPPER" in finding.remedy[0]
+
+
 def test_one_that_alone_did_not_wait_in_vain_is_a_candidate() -> None:
     waited = [failed(r, "timeout", exception="RuntimeError") for r in (0, 1, 3)]
     (finding,) = found(*waited, ended(2))

@@ -585,6 +585,10 @@ def _remedy(row: Row) -> str:
         return "end what listens there (ss -ltnp; a job before this one?), or take another port"
     if row["says"] == "no_gpu":
         return "on its host: nvidia-smi; are driver, container and CUDA_VISIBLE_DEVICES right?"
+    if row["says"] in ("uncorrectable ECC error", "uncorrectable NVLink error"):
+        return (
+            "take its node out; nvidia-smi -q -d ECC,ROW_REMAPPER says whether to reset or replace"
+        )
     if row["exception"]:
         return "mend what raised it; until then restart from the last checkpoint"
     if row["says"]:

@@ -230,10 +230,12 @@ class _Table:
 
     def _moment(self, text: str) -> int | None:
         """A time: all of a file are moments, or all count from its beginning, as its first does."""
-        moment = times.parse(text)
-        if self._is_elapsed is None:
-            self._is_elapsed = moment is None
-        return times.elapsed(text, self._since_unit) if self._is_elapsed else moment
+        moment = None if self._is_elapsed else times.parse(text)
+        if moment is None and self._is_elapsed is not False:
+            moment = times.elapsed(text, self._since_unit)
+        if self._is_elapsed is None and moment is not None:
+            self._is_elapsed = isinstance(moment, times.Elapsed)
+        return moment
 
     def _row(self, place: int, cells: Sequence[str], layout: Layout[Counter]) -> None:
         roles = layout.roles

@@ -218,6 +218,13 @@ def test_a_table_of_ports_has_openconfig_s_names_and_priorities() -> None:
     assert sink.facts["time_basis"] == "elapsed"
 
 
+def test_a_first_time_that_is_none_says_nothing_of_the_others() -> None:
+    text = "time,port,rx_bytes,tx_bytes\n?,p1,7,8\n1784016758,p1,7,8\n5,p1,9,9\n"
+    sink = ingest(text, "t.csv", "net_csv")
+    assert set(sink.rows("net_sample", "time_ns")) == {AT * 10**9}
+    assert sink.counters["bad_record"] == 2
+
+
 def test_a_host_s_cpus_and_memory_may_be_columns() -> None:
     text = (
         "time,cpu_user_pct,cpu_iowait_pct,mem_available_gib,cpu_percent\n1784016758,50,2,512,70\n"

@@ -140,8 +140,7 @@ class LogReader:
         name_rank = rank_of_name(source.name)
         self.checks = checks.CheckReader(sink, name_rank)
         self.steps = StepReader(sink, dict(source.columns).get(STEP_PATTERN), name_rank)
-        is_node_s = "node" in source.name.lower()
-        self.failures = failures.FailureReader(sink, None if is_node_s else name_rank)
+        self.failures = failures.FailureReader(sink, _whose(source))
         self.stragglers = stragglers.StragglerReader(sink)
         self.stacks = stacks.StackReader(sink, source.path)
         self.phases = PhaseReader(sink)
@@ -742,3 +741,16 @@ def _parts(fields: list[str]) -> list[str]:
 def read(source: SourceFile, sink: Sink, options: IngestOptions) -> None:
     """Stream a log into the sink."""
     LogReader(source, sink, options).run()
+
+
+_KEPT = re.compile(r"[/!]attempt_\d{1,4}/(\d{1,5})/(?:std(?:out|err)\.log|error\.json)$")
+"""Where torchrun keeps what a worker prints, and what ``@record`` writes of its exception."""
+
+
+def _whose(source: SourceFile) -> list[str]:
+    """The rank that a file's name names, or the local rank whose output torchrun keeps there
+    (``--log-dir``), as fields of an event; none where neither does."""
+    if kept := _KEPT.search(source.path):
+        return [f"local_rank={int(kept[1])}"]
+    rank = rank_of_name(source.name)
+    return [] if rank is None or "node" in source.name.lower() else [f"rank={rank}"]

@@ -27,6 +27,7 @@ _FAILURE = re.compile(
     rb'Traceback \(most recent call last\):\r?\n[^\n]{0,200}  File "|failed \(exitcode: -?\d'
     rb"|MPI_ABORT was invoked on rank \d|(?m:^=   BAD TERMINATION OF ONE OF YOUR APPLICATION)"
     rb"|(?m:^srun: error: |^slurmstepd: error: )"
+    rb'|"py_callstack": ?"Traceback'  # what PyTorch's @record writes of an exception
 )
 """How an end is told that is no training step; in a file of any name."""
 _LOG_NAME = re.compile(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -362,10 +362,11 @@ class _Entry:
 class FailureReader:
     """Takes what ended a job out of its output. Shows each line; consumes none."""
 
-    def __init__(self, sink: Sink, name_rank: int | None = None) -> None:
-        """``name_rank``: the rank that the file's name names; whose its one exception then is."""
+    def __init__(self, sink: Sink, whose: Sequence[str] = ()) -> None:
+        """``whose``: the rank or local rank that the file's place names, as fields of an event; its
+        one exception is theirs."""
         self._sink = sink
-        self._name_rank = name_rank
+        self._whose = whose
         self._events: list[_Event] = []
         self._left_out = 0
         self._torn = 0
@@ -806,10 +807,9 @@ class FailureReader:
         self._end_entry()
         self._torn += len(self._open)
         events = sorted(self._events)
-        if self._name_rank is not None and len(events) == 1 and _is_nobodys(events[0]):
+        if self._whose and len(events) == 1 and _is_nobodys(events[0]):
             # Of several the file may be a console's, which shows what all of a node print.
-            fields = [f"rank={self._name_rank}", *events[0].fields]
-            events = [events[0]._replace(fields=fields)]
+            events = [events[0]._replace(fields=[*self._whose, *events[0].fields])]
         if events:
             rows = [
                 (e.place, e.code, e.severity, [f"round={number}", *e.fields],

@@ -132,12 +132,28 @@ WITH
         GROUP BY source_id, local_rank
         HAVING count(DISTINCT rank) = 1
     ),
+    -- What a worker's own file tells once more (error.json of PyTorch's @record) is told of a rank
+    -- where one alone raised it there.
+    twins AS (
+        SELECT launch, exception, file, line, function, min(rank) AS rank
+        FROM parsed
+        WHERE rank IS NOT NULL AND exception IS NOT NULL
+        GROUP BY launch, exception, file, line, function
+        HAVING count(DISTINCT rank) = 1
+    ),
     ranked AS (
         SELECT
-            parsed.* REPLACE (coalesce(parsed.rank, pairs.rank) AS rank),
+            parsed.* REPLACE (coalesce(parsed.rank, pairs.rank, twins.rank) AS rank),
             killed.memory_of AS kernel_memory_of
         FROM parsed
         LEFT JOIN pairs USING (source_id, local_rank)
+        LEFT JOIN twins
+            ON twins.launch = parsed.launch
+            AND twins.exception = parsed.exception
+            AND twins.file = parsed.file
+            AND twins.line = parsed.line
+            AND twins.function IS NOT DISTINCT FROM parsed.function
+            AND twins.rank >= parsed.local_rank
         LEFT JOIN (
             SELECT pid, host, min(memory_of) AS memory_of
             FROM parsed
@@ -156,33 +172,34 @@ WITH
             -- says of one of its workers.
             if(rank IS NULL, source_id, -1) AS file_key,
             if(rank IS NULL, coalesce(local_rank, -1 - place), -1) AS line_key,
-            any_value(local_rank ORDER BY place) AS local_rank,
-            any_value(task ORDER BY place) AS task,
-            any_value(host ORDER BY place) AS host,
-            any_value(pid ORDER BY place) AS pid,
+            any_value(local_rank ORDER BY place, source_id) AS local_rank,
+            any_value(task ORDER BY place, source_id) AS task,
+            any_value(host ORDER BY place, source_id) AS host,
+            any_value(pid ORDER BY place, source_id) AS pid,
             min(time_ns) AS time_ns,
-            any_value(exit_code ORDER BY place) AS exit_code,
-            any_value(signal ORDER BY place) AS signal,
-            any_value(exception ORDER BY place) AS exception,
+            any_value(exit_code ORDER BY place, source_id) AS exit_code,
+            any_value(signal ORDER BY place, source_id) AS signal,
+            any_value(exception ORDER BY place, source_id) AS exception,
             -- What the exception says, else what is said of the signal.
             coalesce(
-                first(says ORDER BY place) FILTER (WHERE exception IS NOT NULL),
-                any_value(says ORDER BY place) FILTER (
+                first(says ORDER BY place, source_id) FILTER (WHERE exception IS NOT NULL),
+                any_value(says ORDER BY place, source_id) FILTER (
                     WHERE signal IS NOT NULL OR says = 'no_heartbeat'
                 )
             ) AS says,
-            first(file ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS file,
-            first(line ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS line,
-            first(function ORDER BY place) FILTER (WHERE exception IS NOT NULL) AS function,
+            first(file ORDER BY place, source_id) FILTER (WHERE exception IS NOT NULL) AS file,
+            first(line ORDER BY place, source_id) FILTER (WHERE exception IS NOT NULL) AS line,
+            first(function ORDER BY place, source_id)
+                FILTER (WHERE exception IS NOT NULL) AS function,
             coalesce(bool_or(is_root), false) AS is_root,
             bool_or(code IN ('worker-exit', 'worker-failed')) AS is_seen,
             bool_and(code = 'pod-ended') AS is_pod,
             bool_or(code = 'store-lost') AS has_lost_store,
-            any_value(lost_host ORDER BY place) AS lost_host,
+            any_value(lost_host ORDER BY place, source_id) AS lost_host,
             coalesce(bool_or(is_forced), false) AS is_forced,
             bool_and(is_in_thread) AS is_in_thread,
             coalesce(any_value(memory_of), any_value(kernel_memory_of)) AS memory_of,
-            min_by(source_id, place) AS source_id,
+            arg_min(source_id, {'place': place, 'source_id': source_id}) AS source_id,
             min(place) AS place
         FROM ranked
         GROUP BY launch, rank, file_key, line_key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -923,3 +924,30 @@ def test_the_one_exception_of_a_rank_s_own_file_is_that_rank_s(
     rows = nccl_logs.read(text, name).tables["log_event"]
     stated = {f for row in rows for f in row["fields"] if f.startswith("rank=")}
     assert stated == (set() if rank is None else {f"rank={rank}"})
+
+
+def test_what_pytorch_s_record_writes_of_a_worker_s_exception_is_its_local_rank_s() -> None:
+    said = {
+        "message": "ValueError: s3cret",
+        "extraInfo": {"py_callstack": ALONE.replace("no", "s3cret"), "timestamp": "1784602867"},
+    }
+    data = json.dumps({"message": said}).encode()
+    path = "logs/run_a1/attempt_0/5/error.json"
+    source = replace(source_of(data, path.rpartition("/")[2]), path=path)
+    assert recognise(source).ingestor == "job_log"
+    sink = nccl_logs.KeptSink()
+    ingestor("job_log").read(source, sink, IngestOptions())
+    (row,) = sink.tables["log_event"]
+    assert row["fields"][1:] == [
+        "local_rank=5", "type=ValueError", "file=train.py", "line=88", "function=step",
+    ]  # fmt: skip
+    assert "s3cret" not in sink.everything
+
+
+def test_what_torchrun_keeps_of_a_worker_s_output_is_its_local_rank_s() -> None:
+    path = "out/run_a1/attempt_1/3/stderr.log"
+    source = replace(source_of(ALONE.encode(), "stderr.log"), path=path)
+    sink = nccl_logs.KeptSink()
+    ingestor("job_log").read(source, sink, IngestOptions())
+    (row,) = sink.tables["log_event"]
+    assert "local_rank=3" in row["fields"]

@@ -44,7 +44,8 @@ WITH
         SELECT
             any_value(format ORDER BY format) AS format,
             max(total_steps_count) AS total_steps_count,
-            max(total_steps_count) FILTER (WHERE epoch IS NOT NULL) AS epoch_steps_count
+            max(total_steps_count) FILTER (WHERE epoch IS NOT NULL) AS epoch_steps_count,
+            count(dur_ns) > 0 AS states_times
         FROM job_step
         WHERE source_id IN (SELECT source_id FROM main)
     ),
@@ -87,7 +88,7 @@ SELECT
     summed.p50_ns,
     summed.p99_ns,
     summed.max_ns,
-    CAST(summed.clock_ns AS BIGINT) AS clock_ns,
+    CAST(if(said.states_times, NULL, summed.clock_ns) AS BIGINT) AS clock_ns,
     summed.steps_per_line,
     said.format,
     main.source_id

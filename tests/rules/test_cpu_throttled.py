@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from host_rules import SECOND, MakeJob, in_steps, lacking_job, logged, pressure, stretch
 from late_jobs import MS, part
+from logged_rules import SUMMARY
 
 from tracekit.findings import Severity
-from tracekit.rules import rule
+from tracekit.rules import JobFacts, rule
 from tracekit.rules.base import Facts, RuleOutcome
 
 RULE = rule("cpu-throttled")
@@ -153,6 +155,24 @@ def test_what_a_log_does_not_show(rows: list[dict[str, Any]]) -> None:
 def test_just_over_those_limits() -> None:
     assert RULE.run(logged("cpu", stretch("h1", "cpu", 0.101))).findings
     assert RULE.run(logged("cpu", stretch("h1", "cpu", 0.6, usual_worst_ratio=0.49))).findings
+
+
+def test_a_machine_that_nobody_named_is_its_file() -> None:
+    unnamed = {"host": None, "own_source_id": 9}
+    facts = Facts(
+        rows={
+            "job_step_summary": [SUMMARY],
+            "host_pressure": [pressure("h1", "quota", 0.1) | unnamed],
+            "episode_pressure": [stretch(None, "quota", 0.6, own_source_id=9)],
+        },
+        sources={9: "job/cpu.stat"},
+    )
+    (finding,) = RULE.run(facts).findings
+    assert "tasks of the machine of job/cpu.stat ran out of their CPU quota" in finding.summary
+    assert finding.scope.hosts == ()
+    # Of a job whose hosts are known it may be none of them.
+    known = replace(facts, job=JobFacts(hosts={0: "h0"}))
+    assert not RULE.run(known).findings
 
 
 def test_it_says_what_it_lacks(make_job: MakeJob) -> None:

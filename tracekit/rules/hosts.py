@@ -154,14 +154,22 @@ def _groups(facts: Facts) -> dict[str, frozenset[str | None]]:
     one that was given. Of groups side by side one may be another tenant's."""
     given: dict[str, set[str]] = defaultdict(set)
     for row in facts.of(PRESSURE):
-        if row["host"] is not None:
-            given[str(row["host"])].update(() if row["cgroup"] is None else (str(row["cgroup"]),))
+        if (host := _machine(facts, row)) is not None:
+            given[host].update(() if row["cgroup"] is None else (str(row["cgroup"]),))
     return {
         host: frozenset(
             {None, *(g for g in groups if all(_is_nested(g, other) for other in groups))}
         )
         for host, groups in given.items()
     }
+
+
+def _machine(facts: Facts, row: Row) -> str | None:
+    """The host of a row; of one that nobody named its file, where the job's hosts are not known."""
+    if row["host"] is not None or facts.job.hosts or facts.job.placed_hosts:
+        return None if row["host"] is None else str(row["host"])
+    source = row["own_source_id"]
+    return f"the machine of {facts.sources.get(source, f'source {source}')}"
 
 
 def _is_nested(group: str, other: str) -> bool:
@@ -366,17 +374,17 @@ def _of_history(
     members = set(facts.job.hosts.values()) | set(facts.job.placed_hosts.values())
     episodes: dict[tuple[str, str], list[tuple[Row, float, float]]] = defaultdict(list)
     for row in facts.of(EPISODES):
-        host = row["host"]
+        host = _machine(facts, row)
         if host is None or row["resource"] not in by_name or (members and host not in members):
             continue
-        if row["cgroup"] not in groups.get(str(host), ()) or _is_little_known(row, limits):
+        if row["cgroup"] not in groups.get(host, ()) or _is_little_known(row, limits):
             continue
         beyond = float(row["some_ratio"]) - max(
             float(row["usual_worst_ratio"]), _elsewhere_then(facts, row, groups, members)
         )
         needed = min(1.0, float(row["lost_ns"] or 0) / (row["end_ns"] - row["start_ns"]))
         if beyond >= max(limits.min_waited_ratio, limits.min_explained_ratio * needed):
-            episodes[str(host), str(row["resource"])].append((row, beyond, needed))
+            episodes[host, str(row["resource"])].append((row, beyond, needed))
     best: dict[str, tuple[str, list[tuple[Row, float, float]]]] = {}
     for (host, resource), rows in sorted(episodes.items()):
         if host not in best or _lost_ns(rows) > _lost_ns(best[host][1]):
@@ -406,11 +414,11 @@ def _elsewhere_then(
     key = ("kind", "first_step", "last_step", "resource")
     shares: dict[str, float] = {}
     for other in facts.of(EPISODES):
-        host = other["host"]
-        if host in (None, row["host"]) or (members and host not in members):
+        host = _machine(facts, other)
+        if host is None or host == _machine(facts, row) or (members and host not in members):
             continue
         is_same = all(other[k] == row[k] for k in key) and other["some_ratio"] is not None
-        if is_same and other["cgroup"] in groups.get(str(host), ()):
+        if is_same and other["cgroup"] in groups.get(host, ()):
             shares[host] = max(shares.get(host, 0.0), float(other["some_ratio"]))
     return median(shares.values()) if shares else 0.0
 
@@ -435,7 +443,7 @@ def _history_finding(
     group = f", control group {safe(row['cgroup'])}," if row["cgroup"] else ""
     of_job = Log(facts.of(SUMMARY_QUERY)[0], ()).share(lost_ns)
     finding = facts.finding(
-        Scope(hosts=(host,)),
+        Scope(hosts=(host,) if row["host"] is not None else ()),
         f"In steps {said} of the log the job loses {span(lost_ns / 1e9)} ({share(of_job)} of "
         f"its time), and tasks of {safe(host)}{group} {lack.words} for "
         f"{share(float(row['some_ratio']))} of {lack.of}, at other times "
@@ -455,7 +463,7 @@ def _history_finding(
         basis="the host's counters and the training log agree in time; no trace shows whose ranks "
         "were late",
         least=severity_of(of_job),
-        place=host,
+        place=host.removeprefix("the machine of "),
         keys=(),
         **advice,
     )

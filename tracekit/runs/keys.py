@@ -128,6 +128,7 @@ DERIVE_SOURCES = (
     "expect/hardware.py",
     "ingest/base.py",
     "ingest/counters/deltas.py",
+    "ingest/traces/names.py",
     "job",
     "range_kind.py",
     "ranges.py",

@@ -39,8 +39,8 @@ from tracekit.ingest.counters.table import (
     count_unread,
     header_line,
     host_of,
+    since_unit,
     tell_units,
-    unit_of,
 )
 from tracekit.ingest.counters.times import local_ns, says_utc
 from tracekit.ingest.counters.vocabulary import Meaning
@@ -303,10 +303,8 @@ class _Reader:
             self._layout.refuse_rows_told_apart(self._source)
             time_at = self._layout.roles.get("time")
             if time_at is not None:
-                unit = unit_of(self._layout.header[time_at])
-                self._is_utc |= unit == "UTC"
-                name = bare_name(self._layout.header[time_at])
-                self._since_unit = unit or ("ms" if name.endswith("_ms") else "s")
+                self._since_unit = since_unit(self._layout.header[time_at])
+                self._is_utc |= self._since_unit == "UTC"
             self._layout = self._settled(self._layout)
             if self._layout.is_wide:
                 names = [name for name in self._layout.unread if name not in self._undecided]

@@ -36,3 +36,5 @@ LINK_STATS: dict[str, dict[str, Meaning]] = {
     },
 }
 """By direction, as ``ip -j`` names them."""
+MTU = Meaning("mtu", "bytes", "gauge")
+LINK_UP = Meaning("link_up", "1 or 0", "gauge")

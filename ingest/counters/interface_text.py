@@ -6,7 +6,7 @@ import re
 
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
-from tracekit.ingest.counters.interface_names import LINK_STATS
+from tracekit.ingest.counters.interface_names import LINK_STATS, LINK_UP, MTU
 from tracekit.ingest.counters.net_samples import NetSamples
 from tracekit.ingest.counters.printed_tables import prompt
 from tracekit.ingest.counters.status import Reading, by_lines
@@ -91,11 +91,10 @@ class _Parser:
     def _link(self, place: int, port: str, text: str, mtu: str) -> None:
         self._port = port
         self._reading.good()
-        self.samples.add(place, port, Meaning("mtu", "bytes", "gauge"), mtu, original="mtu")
+        self.samples.add(place, port, MTU, mtu, original="mtu")
         if state := _STATE.search(text):
             is_up = int(state[1] == "UP")
-            meaning = Meaning("link_up", "1 or 0", "gauge")
-            self.samples.add(place, port, meaning, is_up, original="state")
+            self.samples.add(place, port, LINK_UP, is_up, original="state")
 
     def _face(self, place: int, port: str, numbers: list[str]) -> None:
         receive, transmit = self._faces or ([], [])

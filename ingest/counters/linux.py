@@ -16,7 +16,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.documents import dicts_of, text_of
-from tracekit.ingest.counters.interface_names import LINK_STATS
+from tracekit.ingest.counters.interface_names import LINK_STATS, LINK_UP, MTU
 from tracekit.ingest.counters.net_samples import NetSamples, write_links
 from tracekit.ingest.counters.status import Reading
 from tracekit.ingest.counters.vocabulary import Kind, Meaning
@@ -48,8 +48,6 @@ _QDISC_MEANINGS = {
     }
     for direction in ("rx", "tx")
 }
-_MTU = Meaning("mtu", "bytes", "gauge")
-_LINK_UP = Meaning("link_up", "1 or 0", "gauge")
 _SHAPER = Meaning("tx_shaper_rate", "bytes/s", "gauge")
 
 
@@ -144,10 +142,10 @@ def _link(link: dict[str, Any], own_port: str | None, line: int, samples: NetSam
                 original = f"{key}.{direction}.{name}"
                 samples.add(line, port, meaning, printed, original=original)
     if "mtu" in link:
-        samples.add(line, port, _MTU, link["mtu"], original="mtu")
+        samples.add(line, port, MTU, link["mtu"], original="mtu")
     if link.get("operstate") in ("UP", "DOWN", "LOWERLAYERDOWN"):
         is_up = int(link["operstate"] == "UP")
-        samples.add(line, port, _LINK_UP, is_up, original="operstate")
+        samples.add(line, port, LINK_UP, is_up, original="operstate")
 
 
 def _qdisc(qdisc: dict[str, Any], own_port: str | None, line: int, samples: NetSamples) -> None:

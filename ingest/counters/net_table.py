@@ -35,6 +35,7 @@ from tracekit.ingest.counters.table import (
     count_unread,
     header_line,
     host_of,
+    since_unit,
     unit_of,
 )
 from tracekit.ingest.counters.units import SIZES
@@ -215,9 +216,7 @@ class _Table:
             if self._layout is None:
                 raise InputError(f"{self._source.path}: its first line names no network counter")
             if (time_at := self._layout.roles.get("time")) is not None:
-                header = self._layout.header[time_at]
-                is_of_ms = bare_name(header).endswith("_ms")
-                self._since_unit = unit_of(header) or ("ms" if is_of_ms else "s")
+                self._since_unit = since_unit(self._layout.header[time_at])
             self._layout.refuse_rows_told_apart(self._source)
             if self._layout.is_wide:
                 count_unread(self._sink, self._layout.unread, UNKNOWN)

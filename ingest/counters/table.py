@@ -146,6 +146,11 @@ def unit_of(text: str) -> str | None:
     return unit if unit in _UNITS else None
 
 
+def since_unit(header: str) -> str:
+    """The unit of times that count from a beginning, by their header: in brackets or behind it."""
+    return unit_of(header) or ("ms" if bare_name(header).endswith("_ms") else "s")
+
+
 def column_of(header: Sequence[str], text: str) -> tuple[int | None, str | None]:
     """The column that a text of job.toml means, and the unit that it adds in brackets."""
     names = [h.strip() for h in header]

@@ -690,11 +690,12 @@ def _tells_of_steps(head: bytes) -> bool:
     """Whether several lines have a word for the step, its number and a loss, and steps rise."""
     if b"loss" not in head and b"Loss" not in head and b"LOSS" not in head:
         return False
+    texts = head.decode("utf-8", "replace").splitlines()[:MAX_OWN_LINES]
+    # Records are asked as such.
+    texts = [t for t in texts if len(t) <= MAX_OWN_LINE and t.lstrip()[:1] not in ("{", "[")]
     for known in (f for f in FORMATS if f.name in OF_ONES_OWN):
         told_count, last = 0, -1
-        for line in head.decode("utf-8", "replace").splitlines()[:MAX_OWN_LINES]:
-            if len(line) > MAX_OWN_LINE or line.lstrip()[:1] in ("{", "["):
-                continue  # records are asked as such
+        for line in texts:
             found = re.search(known.pattern, line)
             if found is None or not re.search(known.within, line):
                 continue

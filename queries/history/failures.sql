@@ -141,6 +141,9 @@ WITH
         GROUP BY launch, exception, file, line, function
         HAVING count(DISTINCT rank) = 1
     ),
+    own_files AS (
+        SELECT source_id FROM parsed GROUP BY source_id HAVING count(*) = 1
+    ),
     ranked AS (
         SELECT
             parsed.* REPLACE (coalesce(parsed.rank, pairs.rank, twins.rank) AS rank),
@@ -154,6 +157,7 @@ WITH
             AND twins.line = parsed.line
             AND twins.function IS NOT DISTINCT FROM parsed.function
             AND twins.rank >= parsed.local_rank
+            AND parsed.source_id IN (SELECT source_id FROM own_files)
         LEFT JOIN (
             SELECT pid, host, min(memory_of) AS memory_of
             FROM parsed

@@ -1,0 +1,42 @@
+"""What is said of the jobs of fixtures/cuda, which were recorded with CUDA and NCCL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Tracekit
+
+CUDA = Path(__file__).resolve().parents[2] / "fixtures" / "cuda"
+
+
+def _told(tracekit: Tracekit, folder: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(tracekit("diagnose", CUDA / folder, "--format", "json").out)
+    return told
+
+
+def test_the_rank_that_does_not_join_is_named_and_nobody_else(tracekit: Tracekit) -> None:
+    hangs = [f for f in _told(tracekit, "hang")["findings"] if f["rule"] == "collective-hang"]
+    assert [f["scope"]["ranks"] for f in hangs] == [[2]]
+
+
+def test_an_input_stall_costs_what_the_twin_measured(tracekit: Tracekit) -> None:
+    truth = json.loads((CUDA / "one-input-every4" / "truth.json").read_text())
+    measured_s = truth["profiled_step_s"] - truth["healthy_profiled_step_s"]
+    first = _told(tracekit, "one-input-every4")["findings"][0]
+    assert first["rule"] == "dataloader-stall"
+    assert first["impact"]["s_per_step"] == pytest.approx(measured_s, rel=0.25)
+
+
+@pytest.mark.parametrize("folder", ["one-healthy", "four-ddp-input-rank1", "four-fsdp-input-rank0"])
+def test_nobody_innocent_is_named(tracekit: Tracekit, folder: str) -> None:
+    world_size = len(list((CUDA / folder).glob("*.gz")))
+    named = [f["scope"]["ranks"] for f in _told(tracekit, folder)["findings"]]
+    assert all(len(ranks) in (0, world_size) for ranks in named)
+
+
+def test_a_card_alone_accuses_nobody(tracekit: Tracekit) -> None:
+    assert _told(tracekit, "telemetry")["findings"] == []

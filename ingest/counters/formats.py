@@ -86,7 +86,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "faults that a kernel reports", "dmesg, journalctl -k, syslog", False,
                "each line, local"),
     ), ()),
-    Family("gpu_text", 11, "gpu_text", (
+    Family("gpu_text", 12, "gpu_text", (
         Format("gpu", "table", "nvidia-smi", True, "the line above it, local"),
         Format("gpu", "text", "nvidia-smi -q", True, "Timestamp, local"),
         Format("gpu", "rows among other outputs", "nvidia-smi --query-gpu", True,

@@ -35,7 +35,8 @@ _DCGMI = re.compile(r"#\s?Entity(?:Id)?\s+\S")
 _SMI_DMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+(?!pid\b)\S")
 _WITH_COMMAS = re.compile(r"#\s?(?:Date,\s*Time,\s*)?gpu,\s*[a-z]")
 """dmon and pmon print so with ``--format csv``."""
-_OF_COMMAS = re.compile(r"[#\d][^,]{0,20},")
+_OF_COMMAS = re.compile(r" {0,8}[#\d][^,]{0,20},")
+"""A real row begins with a blank."""
 _PMON = re.compile(r"#\s?(?:Date\s+Time\s+)?gpu\s+pid\s+type\b")
 """pmon, which lists processes, begins its header with a pid."""
 _APPS = re.compile(r"(?=.*\bpid\b)(?=.*\bgpu_(?:uuid|bus_id)\b)[\w., \[\]%]{8,400}")

@@ -40,3 +40,9 @@ def test_nobody_innocent_is_named(tracekit: Tracekit, folder: str) -> None:
 
 def test_a_card_alone_accuses_nobody(tracekit: Tracekit) -> None:
     assert _told(tracekit, "telemetry")["findings"] == []
+
+
+def test_both_forms_of_dmon_are_read(tracekit: Tracekit) -> None:
+    inputs = _told(tracekit, "telemetry")["inputs"]
+    status = {Path(i["path"]).name: (i["status"], i["rows"] > 0) for i in inputs}
+    assert status["dmon.csv"] == status["dmon.txt"] == ("ok", True)

@@ -29,3 +29,11 @@ def test_an_empty_cell_moves_no_other() -> None:
     assert sink.rows("gpu_sample", "nvml_index", "counter", "value") == [
         (0, "power", 300.0), (0, "gpu_temperature", 61.0)]  # fmt: skip
     assert sink.counters["bad_row"] == 1
+
+
+def test_a_row_may_begin_with_a_blank_as_real_ones_do() -> None:
+    text = "#Date, Time, gpu, pwr, gtemp\n#YYYYMMDD, HH:MM:SS, Idx, W, C\n"
+    sink = ingest(text + " 20260721, 03:01:07, 0, 300, 61\n")
+    assert sink.rows("gpu_sample", "nvml_index", "counter", "value") == [
+        (0, "power", 300.0), (0, "gpu_temperature", 61.0)]  # fmt: skip
+    assert "bad_row" not in sink.counters

@@ -219,7 +219,13 @@ class JobRows:
         for rank in range(self.ranks_count):
             ns = 1_000_000
             self.rows.setdefault("launch_stats", []).append(
-                {"rank": rank, "launched_count": 900, "queue_delay_p50_ns": float(queue_ns)}
+                {
+                    "rank": rank,
+                    "launched_count": 900,
+                    "queue_delay_p50_ns": float(queue_ns),
+                    "operators_count": 0,
+                    "calls_count": 0,
+                }
             )
             self.rows.setdefault("idle_breakdown", []).append(
                 {

@@ -4,7 +4,7 @@
 -- long operations lay in the queue; the launch-bound share how many found it empty, because their
 -- launch began only after everything before on their stream had ended.
 --
--- reads: gpu_op
+-- reads: gpu_op, host_op
 -- grain: attempt, rank
 -- column: rank INTEGER : Global rank.
 -- column: ops_count BIGINT : Device operations.
@@ -21,6 +21,8 @@
 -- column: short_count BIGINT : Operations that ran shorter than their own launch call.
 -- column: short_ratio DOUBLE : short_count / launched_count; null without any.
 -- column: attempt INTEGER : Attempt of the job, from 1.
+-- column: operators_count BIGINT : Operators that the profiler recorded on the rank's host.
+-- column: calls_count BIGINT : CUDA or HIP calls that it did; each record takes time of the host.
 -- source: get_cuda_kernel_launch_stats of HolisticTraceAnalysis for short operations and the delay.
 WITH
     operations AS (
@@ -55,6 +57,15 @@ WITH
             count(*) FILTER (WHERE dur_ns < launch_ns) AS short_count
         FROM operations
         GROUP BY attempt, rank
+    ),
+    recorded AS (
+        SELECT
+            attempt,
+            rank,
+            count(*) FILTER (WHERE category = 'operator') AS operators_count,
+            count(*) FILTER (WHERE category IN ('runtime', 'driver')) AS calls_count
+        FROM host_op
+        GROUP BY attempt, rank
     )
 SELECT
     rank,
@@ -68,6 +79,9 @@ SELECT
     launch_bound_count / nullif(followers_count, 0) AS launch_bound_ratio,
     short_count,
     short_count / nullif(launched_count, 0) AS short_ratio,
-    attempt
+    attempt,
+    coalesce(operators_count, 0) AS operators_count,
+    coalesce(calls_count, 0) AS calls_count
 FROM totals
+LEFT JOIN recorded USING (attempt, rank)
 ORDER BY attempt, rank;

@@ -33,6 +33,24 @@ def test_an_input_stall_costs_what_the_twin_measured(tracekit: Tracekit) -> None
     assert first["impact"]["s_per_step"] == pytest.approx(measured_s, rel=0.25)
 
 
+def test_a_pause_of_every_fourth_step_is_told_with_its_cost_and_its_place(
+    tracekit: Tracekit,
+) -> None:
+    """The loop sleeps 100 ms of every fourth step, between backward and the optimizer."""
+    first, *others = _told(tracekit, "one-pause-every4")["findings"]
+    assert first["rule"] == "host-pause"
+    assert first["impact"]["s_per_step"] == pytest.approx(0.100 / 4, rel=0.05)
+    assert "between backward and optimizer" in first["summary"]
+    assert {f["explained_by"][0] for f in others} == {first["id"]}
+
+
+def test_what_only_a_profiled_job_waits_for_is_called_possible(tracekit: Tracekit) -> None:
+    """Without the profiler a step takes 11.1 ms, 10.8 of which the GPU computes."""
+    (found,) = _told(tracekit, "one-healthy")["findings"]
+    assert (found["rule"], found["confidence"]["level"]) == ("launch-bound", "possible")
+    assert found["impact"]["low_s_per_step"] == 0
+
+
 @pytest.mark.parametrize("folder", ["four-ddp-input-rank1", "four-fsdp-input-rank0"])
 def test_nobody_innocent_is_named(tracekit: Tracekit, folder: str) -> None:
     culprit = json.loads((CUDA / folder / "truth.json").read_text())["who"]

@@ -225,3 +225,65 @@ def test_it_costs_no_more_than_it_lasts(
     assert found.impact.s_per_step == pytest.approx(cost_ms / 1e3)
     assert found.impact.high_s_per_step == pytest.approx(0.025)
     assert [e.value for e in found.counter_evidence] == pytest.approx(against)
+
+
+def at_once(
+    make_job: MakeJob,
+    *,
+    ranks: int = 1,
+    hit: Sequence[int] = (4, 8),
+    pause_ms: int = 100,
+    idle_ms: int | None = None,
+    longer_ms: int | None = None,
+    **row: Any,
+) -> Any:
+    """Ten steps of 100 ms; in the ``hit`` ones every rank has nothing recorded for the pause."""
+    job = late_job(make_job, {}, ranks_count=ranks) if ranks > 1 else make_job(ranks_count=1)
+    job.rows["slow_steps"] = []
+    for step in hit:
+        for rank in range(ranks):
+            job.add(rank, step, "idle", pause_ms if idle_ms is None else idle_ms)
+            job.add(rank, step, "compute", (longer_ms or pause_ms) - (idle_ms or pause_ms))
+        job.rows["slow_steps"].append(
+            {"attempt": 1, "capture_id": 0, "step": step, "rank": 0 if ranks == 1 else None,
+             "timeline": "host", "kind": "pause", "path": "", "name": "between a and b",
+             "part_ns": float(pause_ms * MS), "over_ns": float(pause_ms * MS), "source_id": 0,
+             "place": step} | row
+        )  # fmt: skip
+    return job
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_all_that_stand_still_at_once_are_told_by_steps_without(
+    make_job: MakeJob, ranks: int
+) -> None:
+    (found,) = PAUSE.run(at_once(make_job, ranks=ranks).facts()).findings
+    assert found.scope.ranks == ()
+    assert "still for 100 ms in steps 4,8 (2 of 10): nothing recorded between a and b" in (
+        found.summary
+    )
+    assert found.impact.s_per_step == pytest.approx(0.020)
+    assert found.impact.method == "twin steps"
+    assert found.confidence.level == "likely"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"hit": (4,)},  # once
+        {"hit": (1, 2, 3, 4, 5, 6, 7, 8)},  # two steps are left to compare with
+        {"pause_ms": 26},  # 4.9 % of the mean step
+        {"idle_ms": 49, "longer_ms": 100},  # its device works meanwhile
+        {"kind": "range"},
+        {"path": "save_checkpoint"},
+        {"ranks": 4, "rank": 2},  # one of several: its peers say more
+    ],
+)
+def test_what_is_no_pause_of_all(make_job: MakeJob, kind: dict[str, Any]) -> None:
+    assert PAUSE.run(at_once(make_job, **kind).facts()) == RuleOutcome()
+
+
+def test_one_rank_alone_whose_steps_are_alike_is_fine(make_job: MakeJob) -> None:
+    job = make_job(ranks_count=1)
+    job.rows["slow_steps"] = []
+    assert PAUSE.run(job.facts()) == RuleOutcome()

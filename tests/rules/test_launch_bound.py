@@ -52,6 +52,62 @@ def test_idle_time_after_synchronising_is_a_sync_stall(make_job: MakeJob) -> Non
     assert RULE.run(job.facts()) == RuleOutcome()  # 40 idle, 30 of them explained
 
 
+def test_a_pause_of_some_steps_is_no_launching(make_job: MakeJob) -> None:
+    job = make_job(idle_ms=8).launching(host_wait_ratio=1.0)
+    for rank in range(4):
+        for step in (3, 7):
+            job.add(rank, step, "idle", 400)
+    assert RULE.run(job.facts()) == RuleOutcome()  # 88 of the 180 ms of a mean step, 8 of a median
+
+
+def recorded(make_job: MakeJob, operators: int, calls: int) -> Any:
+    """40 of 100 ms idle, 36 of them for launches; so many records a step."""
+    job = make_job(idle_ms=40).launching()
+    for row in job.rows["launch_stats"]:
+        row |= {"operators_count": operators * 10, "calls_count": calls * 10}
+    return job
+
+
+@pytest.mark.parametrize(
+    ("operators", "calls", "cost_ms", "level"),
+    [(5_000, 900, 30.3, "likely"), (5_000, 1_100, 29.7, "possible")],
+)
+def test_what_the_profiler_takes_is_no_cost_of_the_job(
+    make_job: MakeJob, operators: int, calls: int, cost_ms: float, level: str
+) -> None:
+    """0.6 us an operator and 3 a call; three times that is half of the waiting, or nearly."""
+    (finding,) = RULE.run(recorded(make_job, operators, calls).facts()).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_ms / 1e3)
+    assert finding.impact.low_s_per_step == 0
+    assert finding.confidence.level == level
+    assert bool(finding.counter_evidence) is (level == "possible")
+    assert ("may not wait at all" in finding.summary) is (level == "possible")
+
+
+def test_waiting_that_the_profiler_alone_may_make_is_none(make_job: MakeJob) -> None:
+    assert RULE.run(recorded(make_job, 5_000, 8_000).facts()) == RuleOutcome()  # 9 ms are left
+
+
+@pytest.mark.parametrize(
+    ("job_ms", "touched", "cost_ms", "says"),
+    [
+        (90, 20, 26.0, "take 10.0 ms longer than the log's others"),
+        (110, 20, 36.0, "launch work; the median kernel takes 8.00 us."),
+        (90, 21, 30.0, "own records are 6.00 ms"),  # the log tells of the steps beside them
+    ],
+)
+def test_a_log_says_what_the_profiled_steps_take_longer(
+    make_job: MakeJob, job_ms: float, touched: int, cost_ms: float, says: str
+) -> None:
+    job = recorded(make_job, 0, 2_000)
+    job.rows["profiled_window"] = [
+        {"p50_ns": 100e6, "job_p50_ns": job_ms * 1e6, "traced_count": 10, "touched_count": touched}
+    ]
+    (finding,) = RULE.run(job.facts()).findings
+    assert finding.impact.s_per_step == pytest.approx(cost_ms / 1e3)
+    assert says in finding.summary
+
+
 def starved(make_job: MakeJob, *, stream_ratio: float = 0.9, blocked_ms: float = 0.0) -> Any:
     """40 of 100 ms are communication that nothing hides, 10 idle; most of both is time in which
     the stream that computes has not been given its next kernel."""

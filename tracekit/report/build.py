@@ -111,10 +111,12 @@ def build_report(
 
 def _leading(finding: Finding) -> Finding:
     """The finding that the verdict states: if it is of the program, which no layout asks for, its
-    severity is that of its cost, without the cap of those that blame nobody."""
+    severity is that of its cost, without the cap of those that blame nobody; major at most where
+    it is only possible."""
     if rule(finding.rule).blames != "program":
         return finding
-    severity = severity_of(finding.impact.step_ratio, least=finding.severity)
+    cap = Severity.MAJOR if finding.confidence.level == "possible" else Severity.CRITICAL
+    severity = severity_of(finding.impact.step_ratio, least=finding.severity, cap=cap)
     return replace(finding, severity=severity)
 
 

@@ -222,11 +222,15 @@ def passing_pauses(facts: Facts) -> dict[int, list[Row]]:
             continue
         excess_ns = float(row["excess_ns"])
         is_passing = float(row["over_usual_ns"]) >= limits.min_place_ratio * excess_ns
-        if is_passing and excess_ns > limits.min_excess_mads * float(row["spread_ns"]):
-            reason = class_of(str(row["path"]).split("/"), _own_names(facts))
-            if reason not in BESIDE_TRAINING:
-                pauses[int(row["rank"])].append(row)
+        is_more = excess_ns > limits.min_excess_mads * float(row["spread_ns"])
+        if is_passing and is_more and is_in_training(facts, row):
+            pauses[int(row["rank"])].append(row)
     return pauses
+
+
+def is_in_training(facts: Facts, row: Row) -> bool:
+    """Whether a part lies in no range that is beside the training, as a save or an evaluation."""
+    return class_of(str(row["path"]).split("/"), _own_names(facts)) not in BESIDE_TRAINING
 
 
 def _own_names(facts: Facts) -> list[tuple[str, str]]:

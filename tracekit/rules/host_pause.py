@@ -11,7 +11,9 @@ How it shows
     where no other rank has such stretches, which then stands in for peers and replay; one that
     does so now and then is held against its own usual delay, which its place makes. Or no rank
     is later than the others over the whole window, but in many steps one or another stands still
-    so: then all of these are named together.
+    so: then all of these are named together. Or all ranks stand still at once, or the job has one
+    rank: then steps that have the stretch are held against those without it, which are shorter by
+    half of it or more, and a device must be idle meanwhile for as much.
 
 Why it hurts
     All ranks wait until it goes on.
@@ -36,11 +38,19 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
+from statistics import fmean, median
 
-from tracekit.findings import Evidence, Finding
+from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
-from tracekit.rules.excess import Excess, ExcessThresholds, Peers, passing_pauses, where_it_lies
+from tracekit.rules.excess import (
+    Excess,
+    ExcessThresholds,
+    Peers,
+    is_in_training,
+    passing_pauses,
+    where_it_lies,
+)
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
 from tracekit.rules.lateness.price import no_more_than, price
@@ -58,6 +68,8 @@ from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds
 
+SLOW = "slow_steps"
+
 FIXED = "code there that no range names (a collection, a file, a lock)"
 MOVING = "Python's collector, swapping, or the process being stopped: the place changes"
 BY_TURNS = "Python's collector, which each rank runs at a time of its own, or code that takes turns"
@@ -73,13 +85,15 @@ class HostPauseThresholds(LatenessThresholds, ExcessThresholds):
 
 def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
     """One finding for each late rank of which nothing is recorded meanwhile."""
+    if len(facts.ranks) == 1 and len(facts.steps):
+        return RuleOutcome(findings=_at_once(facts, limits))
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
         return facts.lacking(*NO_STEPS)
     slow = late_ranks(facts, limits, lambda rank, ns: _stands_still(facts, rank, ns, limits))
     if not slow:
-        return RuleOutcome(findings=_by_turns(facts, limits))
+        return RuleOutcome(findings=_by_turns(facts, limits) or _at_once(facts, limits))
     findings = []
     for late in slow:
         excess = _pause(facts, late.rank, delay_ns(late), limits, "stage")
@@ -177,6 +191,97 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     )
 
 
+def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
+    """One finding where steps are longer by a stretch in which no rank has anything recorded."""
+    steps = facts.steps
+    found = {
+        key: row
+        for row in facts.of(SLOW)
+        if row["kind"] == "pause"
+        and (row["rank"] is None or len(facts.ranks) == 1)
+        and is_in_training(facts, row)
+        and (key := StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])))
+        in steps.by_key
+        and _is_idle_for(facts, key, limits.min_pause_ratio * float(row["part_ns"]))
+    }
+    others = [steps.job_dur_ns(key) for key in steps.keys if key not in found]
+    if len(found) < limits.min_late_steps_count or len(others) < limits.min_others_count:
+        return ()
+    keys, rows = sorted(found), [found[key] for key in sorted(found)]
+    often = len(keys) / len(steps)
+    paused_ns = often * fmean(float(row["part_ns"]) for row in rows)
+    longer_ns = often * (fmean(steps.job_dur_ns(key) for key in keys) - fmean(others))
+    cost_ns = min(paused_ns, longer_ns)
+    if cost_ns < limits.min_cost_ratio * steps.step_ns or longer_ns < (
+        limits.min_pause_ratio * paused_ns
+    ):
+        return ()
+    longest = max(rows, key=lambda row: float(row["part_ns"]))
+    names = {str(row["name"]) for row in rows}
+    where = f" {longest['name']}" if len(names) == 1 else ""
+    alone = len(facts.ranks) == 1
+    by: list[Instrument] = ["host ranges", "step times"]
+    idle = ""
+    if facts.has_gpu:
+        by.append("GPU timeline")
+        idle = ", and the GPU idle meanwhile" if alone else ", and the GPUs idle meanwhile"
+    return (
+        facts.finding(
+            facts.scope([], keys),
+            f"{'The host stands' if alone else 'All hosts stand'} still for "
+            f"{seconds(fmean(float(row['part_ns']) for row in rows) / 1e9)} "
+            f"{how_often([key.step for key in keys], len(steps))}: nothing recorded{where}"
+            f"{idle}. Compatible with {FIXED if len(names) == 1 else MOVING}.",
+            (
+                Evidence(
+                    "pauses beyond the other steps', mean step",
+                    paused_ns / 1e9,
+                    "s",
+                    threshold=limits.min_cost_ratio * steps.step_ns / 1e9,
+                    query=SLOW,
+                    rows=facts.places(rows),
+                ),
+                Evidence(
+                    "what these steps take longer than the others, mean step",
+                    longer_ns / 1e9,
+                    "s",
+                    threshold=limits.min_pause_ratio * paused_ns / 1e9,
+                    query="step_breakdown",
+                ),
+            ),
+            by=by,
+            basis=f"nothing recorded{idle}; the steps without it are shorter by as much",
+            impact=facts.impact(
+                Price(cost_ns, "twin steps", cost_ns, max(paused_ns, longer_ns)), keys
+            ),
+            keys=keys,
+            confirm=(
+                "put a range around what runs there and record again: "
+                "torch.profiler.record_function"
+                if len(names) == 1
+                else "gc.disable() for 50 steps: are the pauses gone?",
+            ),
+            remedy=(
+                "move the code out of the step, or beside it"
+                if len(names) == 1
+                else "gc.freeze() after warm-up; no swap",
+            ),
+        ),
+    )
+
+
+def _is_idle_for(facts: Facts, key: StepKey, least_ns: float) -> bool:
+    """Whether the ranks are idle in a step for so much longer than in their median one: a device
+    that works through a pause of its host loses nothing."""
+    steps = facts.steps
+    return all(
+        row.idle_ns
+        - median(ranks[rank].idle_ns for ranks in steps.by_key.values() if rank in ranks)
+        >= least_ns
+        for rank, row in steps.by_key[key].items()
+    )
+
+
 def _total_ns(rows: list[Row]) -> float:
     return sum(float(row["excess_ns"]) for row in rows)
 
@@ -226,12 +331,12 @@ def _finding(
 
 RULE = Rule(
     name="host-pause",
-    summary="A rank, or one and then another, stands still with nothing recorded, and others wait.",
+    summary="A rank, one and then another, or all at once stand still with nothing recorded.",
     owner="platform",
     thresholds=HostPauseThresholds(),
-    queries=(*QUERIES, EXCESS),
+    queries=(*QUERIES, EXCESS, SLOW),
     needs_kernels=True,
     evaluate=evaluate,
-    explains=("waiting", "lateness", "latency"),
+    explains=("waiting", "lateness", "latency", "stalled launches"),
     sees="slow host",
 )

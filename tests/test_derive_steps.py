@@ -41,6 +41,8 @@ def test_a_step_is_its_marker_and_the_gpu_work_that_it_launched() -> None:
         "dur_ns": 20 * MS,
         "gpu_start_ns": 12 * MS,
         "gpu_end_ns": 45 * MS,
+        "paced_start_ns": None,
+        "paced_end_ns": None,
         "is_warmup": False,
         "is_partial": False,
         "step_source": "annotation",
@@ -84,6 +86,52 @@ def test_a_file_that_breaks_off_may_have_lost_the_work_of_most_steps() -> None:
     first = [k for k in work if k["step"] == 0]
     assert partial(steps(markers, first)) == []
     assert partial(steps(markers, first, is_truncated_end=True, status="partial")) == [1, 2, 3, 4]
+
+
+def paced(markers_ms: Sequence[float], device_ms: Sequence[float]) -> list[tuple[float, float]]:
+    """When each step began and ended on the device, in ms; markers lie end to end, and the device
+    does what each step launched one after the other."""
+    rows, kernels, at, done = [], [], 0.0, 0.0
+    for step, (marked, took) in enumerate(zip(markers_ms, device_ms, strict=True)):
+        done = max(done, at)
+        rows.append(marker(0, step, at, marked))
+        kernels.append(kernel(0, step, done, took))
+        at, done = at + marked, done + took
+    return [
+        (r["paced_start_ns"] / MS, r["paced_end_ns"] / MS)
+        for r in steps(rows, kernels)
+        if r["paced_end_ns"] is not None
+    ]
+
+
+def test_a_step_of_a_host_that_runs_ahead_is_what_its_launches_take_on_the_device() -> None:
+    at_last = [2, 2, 2, 2, 2, 50]
+    ends = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+    assert paced(at_last, [10] * 6) == list(zip([0.0, *ends], ends, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("markers_ms", "device_ms"),
+    [
+        ([10] * 6, [9] * 6),  # by as much in every step
+        ([9, 9, 9, 9, 9, 15], [10] * 6),  # 9 of 51 ms are divided differently, 18 %
+        ([2, 2, 50], [10] * 3),  # too few
+        ([2, 2, 20, 2, 2, 50], [2, 2, 30, 2, 2, 20]),  # the device's own steps are uneven
+    ],
+    ids=["alike", "a little", "few", "uneven"],
+)
+def test_marks_count_where_they_are_not_known_to_be_worse(
+    markers_ms: Sequence[float], device_ms: Sequence[float]
+) -> None:
+    assert paced(markers_ms, device_ms) == []
+
+
+def test_warm_up_is_told_by_the_steps_that_count() -> None:
+    """The first marker is short, as the host waits for nothing; its kernels take three times as
+    long."""
+    rows = [marker(0, n, 2 * n, 2 if n < 7 else 90) for n in range(8)]
+    kernels = [kernel(0, 0, 0, 30)] + [kernel(0, n, 20 + 10 * n, 10) for n in range(1, 8)]
+    assert [r["step"] for r in steps(rows, kernels) if r["is_warmup"]] == [0]
 
 
 def test_captures_may_claim_the_same_number() -> None:

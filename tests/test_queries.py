@@ -203,6 +203,7 @@ def _random_rows(name: str, count: int, rng: random.Random) -> list[dict[str, ob
             row["end_ns"] = int(str(row["start_ns"])) + int(str(row["dur_ns"]))
         if name == "step":
             row["start_ns"] = place // 2 * 40_000
+            row["paced_start_ns"] = row["paced_end_ns"] = None
         if "gpu_op_place" in row:
             row["gpu_op_place"] = place if row["timeline"] == "device" else None
         # Ranks of host-only jobs have host rows and no device rows: rank 1 is one.

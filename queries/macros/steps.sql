@@ -3,7 +3,8 @@
 -- step_windows: Each rank's steps, from the start of a step to that of the next.
 --
 -- The next step counts only if it is the next in number: there may be a hole. Else a step lasts to
--- its own end.
+-- its own end. Where hosts run ahead of their devices it lasts from when the device had done the
+-- one before to when it has done this one.
 --
 -- reads: step
 -- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, is_warmup BOOLEAN,
@@ -18,9 +19,10 @@ WITH
             step,
             coalesce(is_warmup, FALSE) AS is_warmup,
             coalesce(is_partial, FALSE) AS is_partial,
-            start_ns,
-            CASE lead(step) OVER capture
-                WHEN step + 1 THEN lead(start_ns) OVER capture
+            coalesce(paced_start_ns, start_ns) AS start_ns,
+            CASE
+                WHEN paced_end_ns IS NOT NULL THEN paced_end_ns
+                WHEN lead(step) OVER capture = step + 1 THEN lead(start_ns) OVER capture
                 ELSE start_ns + dur_ns
             END AS end_ns,
             dur_ns

@@ -53,9 +53,9 @@
 WITH
     steady_steps AS (
         SELECT step.attempt, capture_id, step, step.rank, pp_rank, dur_ns
-        FROM step
+        FROM step_windows() AS step
         LEFT JOIN rank ON rank.attempt = step.attempt AND rank.rank = step.rank
-        WHERE NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE)
+        WHERE NOT is_warmup AND NOT is_partial
     ),
     mean_steps AS (
         SELECT attempt, avg(dur_ns) AS step_ns FROM steady_steps GROUP BY attempt

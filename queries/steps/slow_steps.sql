@@ -29,8 +29,8 @@
 WITH
     judged AS (
         SELECT attempt, capture_id, step, max(dur_ns) AS dur_ns, count(*) AS ranks_count
-        FROM step
-        WHERE NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE)
+        FROM step_windows()
+        WHERE NOT is_warmup AND NOT is_partial
         GROUP BY attempt, capture_id, step
     ),
     medians AS (
@@ -56,8 +56,8 @@ WITH
     ),
     rank_steps AS (
         SELECT attempt, rank, count(*) AS steps_count
-        FROM step
-        WHERE NOT coalesce(is_warmup, FALSE) AND NOT coalesce(is_partial, FALSE)
+        FROM step_windows()
+        WHERE NOT is_warmup AND NOT is_partial
         GROUP BY attempt, rank
     ),
     parts AS MATERIALIZED (

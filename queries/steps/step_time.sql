@@ -16,6 +16,8 @@
 -- column: is_partial BOOLEAN : Cut by the window; left out of statistics.
 -- column: is_inferred BOOLEAN : Nothing marked it: from the period of the updates, or a repetition.
 -- column: is_repetition BOOLEAN : Without updates: what the rank repeats, such as tokens decoded.
+-- column: is_paced BOOLEAN : Hosts run ahead of their devices, by more in some steps: all else
+--     takes a step as long as its launches keep the device (step_breakdown), not as its marks.
 SELECT
     rank,
     capture_id,
@@ -26,6 +28,7 @@ SELECT
     coalesce(is_warmup, FALSE) AS is_warmup,
     coalesce(is_partial, FALSE) AS is_partial,
     coalesce(step_source IN ('optimizer', 'period', 'repetition'), FALSE) AS is_inferred,
-    coalesce(step_source = 'repetition', FALSE) AS is_repetition
+    coalesce(step_source = 'repetition', FALSE) AS is_repetition,
+    paced_end_ns IS NOT NULL AS is_paced
 FROM step
 ORDER BY attempt, rank, capture_id, step;

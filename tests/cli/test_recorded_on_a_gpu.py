@@ -58,6 +58,25 @@ def test_nobody_innocent_is_named(tracekit: Tracekit, folder: str) -> None:
     assert all(ranks in ([], [culprit], [0, 1, 2, 3]) for ranks in named)
 
 
+@pytest.mark.parametrize("folder", ["four-ddp-input-rank1", "four-fsdp-input-rank0"])
+def test_steps_of_hosts_that_run_ahead_are_as_long_as_without_the_profiler(
+    tracekit: Tracekit, folder: str
+) -> None:
+    """The queue hides the stall: with it and without, a step takes as long to a hundredth."""
+    truth = json.loads((CUDA / folder / "truth.json").read_text())
+    told = _told(tracekit, folder)
+    assert told["verdict"]["kind"] == "inherent"
+    (job,) = (
+        row
+        for row in json.loads(
+            tracekit("query", "step_time_summary", CUDA / folder, "--format", "json").out
+        )
+        if row["rank"] is None
+    )
+    assert job["mean_ns"] / 1e9 == pytest.approx(truth["plain_step_s"], rel=0.05)
+    assert job["max_ns"] < 1.15 * job["p50_ns"]
+
+
 def test_a_card_alone_accuses_nobody(tracekit: Tracekit) -> None:
     assert _told(tracekit, "telemetry")["findings"] == []
 

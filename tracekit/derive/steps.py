@@ -10,6 +10,12 @@ less than half of what one step in ten reaches, and half the median of the job's
 
 ``is_warmup`` is decided for the job, so that all ranks agree: T_n is the longest complete step
 n over the ranks of a capture. See ``warmup_count``.
+
+``paced_start_ns`` and ``paced_end_ns``: a host that launches and never waits runs ahead of its
+device until something makes it wait (a full queue, a loss that is printed every tenth step). Its
+markers then last a tenth of what a step takes, or five times as long, and say nothing of the job.
+The device works at the job's pace: a step lasts from when all that was launched before it is done
+to when all that it launched is.
 """
 
 from __future__ import annotations
@@ -90,10 +96,55 @@ FROM placed p JOIN usual u USING (source_id)
 ORDER BY p.attempt, p.rank, p.capture_id, p.step
 """
 
+AHEAD_RATIO = 0.2
+"""Of the time of all steps, in which markers and device part them differently: behind its host a
+device is always, and by about as much in every step."""
+EVEN_RATIO = 0.5
+"""Of the scatter of the markers, in that of the device's steps: more, and the device has uneven
+steps itself, or what some step launched is no part of its pace (a copy that a save left)."""
+AHEAD_COUNT = 3
+"""Steps behind another one that show it."""
+
+_PACED = f"""
+WITH done AS (
+    SELECT *,
+           max(gpu_end_ns) OVER (
+               capture ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS done_ns,
+           lag(step) OVER capture IS NOT DISTINCT FROM step - 1 AS follows,
+           CASE lead(step) OVER capture WHEN step + 1 THEN lead(start_ns) OVER capture
+               ELSE end_ns END - start_ns AS host_ns
+    FROM derive_step
+    WINDOW capture AS (PARTITION BY attempt, rank, capture_id ORDER BY step)
+), lasted AS (
+    SELECT *, lag(done_ns) OVER (PARTITION BY attempt, rank, capture_id ORDER BY step) AS before_ns
+    FROM done
+), moved AS (
+    SELECT attempt, rank, host_ns, done_ns - before_ns AS device_ns FROM lasted WHERE follows
+), ranks AS (
+    SELECT attempt, rank,
+           count(*) >= {AHEAD_COUNT} AND count(device_ns) = count(*)
+           AND sum(abs(device_ns - host_ns)) >= {AHEAD_RATIO} * sum(host_ns)
+           AND stddev_pop(device_ns) <= {EVEN_RATIO} * stddev_pop(host_ns) AS is_ahead
+    FROM moved GROUP BY attempt, rank
+), ahead AS (
+    -- Most ranks: where one is, the others wait for it in collectives.
+    SELECT attempt FROM ranks GROUP BY attempt HAVING 2 * count(*) FILTER (is_ahead) >= count(*)
+)
+SELECT attempt, rank, capture_id, step, source_id, start_ns, end_ns, dur_ns, gpu_start_ns,
+       gpu_end_ns, is_partial,
+       if(is_paced, if(follows, before_ns, start_ns), NULL) AS paced_start_ns,
+       if(is_paced, done_ns, NULL) AS paced_end_ns
+FROM (
+    SELECT *, done_ns IS NOT NULL AND attempt IN (FROM ahead) AS is_paced FROM lasted
+)
+ORDER BY attempt, rank, capture_id, step
+"""  # noqa: S608  # its constants are ours
+
 _LONGEST = """
 SELECT attempt, capture_id, list(step ORDER BY step), list(longest ORDER BY step)
-FROM (SELECT attempt, capture_id, step, max(dur_ns) AS longest
-      FROM derive_step WHERE NOT is_partial GROUP BY ALL)
+FROM (SELECT attempt, capture_id, step, max(coalesce(paced_end_ns - paced_start_ns, dur_ns))
+          AS longest
+      FROM derive_paced WHERE NOT is_partial GROUP BY ALL)
 GROUP BY attempt, capture_id ORDER BY attempt, capture_id
 """
 
@@ -165,6 +216,8 @@ def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
     with relations(con, derive_context=context) as named:
         steps = arrow_table(con, _STEPS)
         named.add("derive_step", steps)
+        steps = arrow_table(con, _PACED)
+        named.add("derive_paced", steps)
         longest = con.execute(_LONGEST).fetchall()
     warm = warm_steps({(a, c): dict(zip(numbers, d, strict=True)) for a, c, numbers, d in longest})
     keys = zip(*(steps[c].to_pylist() for c in ("attempt", "capture_id", "step")), strict=True)

@@ -130,7 +130,7 @@ def _file_lines(inputs: Sequence[InputFile]) -> list[str]:
 
 
 def _inferred_lines(facts: Facts) -> list[str]:
-    """Whose steps nothing marked, and what they are inferred from."""
+    """Whose steps nothing marked, and what they are inferred from; where marks say little."""
     repeating = facts.steps.repeating_ranks
     updating = [r for r in facts.steps.inferred_ranks if r not in repeating]
     lines = []
@@ -143,6 +143,11 @@ def _inferred_lines(facts: Facts) -> list[str]:
         lines.append(
             f"{_ranks(repeating)} mark no steps and update no parameters: a step is what they "
             "repeat"
+        )
+    if facts.steps.is_paced:
+        lines.append(
+            "hosts run ahead of their devices, by more in some steps than in others: a step is "
+            "what its launches take on the device"
         )
     return lines
 

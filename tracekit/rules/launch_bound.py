@@ -93,8 +93,9 @@ class LaunchBoundThresholds(Thresholds):
     call_record_ns: int = threshold(
         3_000, "the same for a CUDA call: the least that real jobs with and without it show"
     )
-    max_record_times: float = threshold(
-        3.0, "so much more on a slow host: if this is half of the waiting, it is only possible"
+    max_record_ratio: float = threshold(3.0, "times as much, that it may be on a slow host")
+    min_doubt_ratio: float = threshold(
+        0.5, "of the waiting that the profiler may be, for it to be possible only"
     )
     max_touched_ratio: float = threshold(
         2.0, "steps of a log touched for each profiled: of more, it tells of steps beside them"
@@ -376,8 +377,9 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
     waiting_ns = median(r.launch_idle_ns for r in bound)
     recording_ns = median(r.recording_ns for r in bound)
     _, is_measured = _recording_ns(facts, limits)
-    most_ns = limits.max_record_times * recording_ns
-    is_doubtful = not is_measured and 2 * most_ns >= waiting_ns
+    most_ns = limits.max_record_ratio * recording_ns
+    least_ns = limits.min_doubt_ratio * waiting_ns
+    is_doubtful = not is_measured and most_ns >= least_ns
     kernel_ns = median(r.kernel_ns for r in bound)
     queue_ns = median(r.queue_ns for r in bound)
     is_beside_comm = 2 * sum(r.is_beside_comm for r in bound) > len(bound)
@@ -418,7 +420,7 @@ def _finding(facts: Facts, limits: LaunchBoundThresholds, bound: list[RankLaunch
             Evidence.seconds(
                 "the profiler's own records on a slow host",
                 most_ns,
-                waiting_ns / 2,
+                least_ns,
                 "launch_stats",
             ),
         )

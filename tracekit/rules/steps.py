@@ -86,6 +86,8 @@ class Steps:
     repeat without one."""
     repeating_ranks: tuple[int, ...] = ()
     """Those of the latter."""
+    is_paced: bool = False
+    """Whether hosts run ahead of their devices, so that steps are what launches take on these."""
 
     @classmethod
     def from_rows(
@@ -110,7 +112,9 @@ class Steps:
         by_capture = {(k.capture_id, k.step): k for k in steady}
         inferred: set[int] = set()
         repeating: set[int] = set()
+        is_paced = False
         for row in times:
+            is_paced |= bool(row.get("is_paced"))
             if row.get("is_inferred"):
                 inferred.add(int(row["rank"]))
             if row.get("is_repetition"):
@@ -121,7 +125,7 @@ class Steps:
                 first, last = spans.get(moments, (start, end))
                 spans[moments] = (min(first, start), max(last, end))
         ranks = tuple(sorted(inferred)), tuple(sorted(repeating))
-        return cls(steady, spans, frozenset(warmup), partial_count, *ranks)
+        return cls(steady, spans, frozenset(warmup), partial_count, *ranks, is_paced)
 
     def only(self, keys: Iterable[StepKey]) -> Steps:
         """Some of the steady steps."""

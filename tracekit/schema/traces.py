@@ -34,6 +34,12 @@ TABLES = (
         col("dur_ns", "BIGINT", "Host duration."),
         moment("gpu_start_ns", "First GPU operation launched by the step; null without one."),
         moment("gpu_end_ns", "End of the last GPU operation launched by the step."),
+        moment(
+            "paced_start_ns",
+            "When the device had done the step before, where hosts run ahead of their devices by "
+            "more in some steps than in others; else null.",
+        ),
+        moment("paced_end_ns", "When it had done this one, likewise."),
         col("is_warmup", "BOOLEAN", "Before the job is steady; left out of statistics."),
         col("is_partial", "BOOLEAN", "Cut by the window."),
         col(

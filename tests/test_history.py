@@ -315,6 +315,22 @@ def test_a_slow_stretch_in_the_middle_may_take_more_time_than_either_side() -> N
     assert stretch["usual_ns"] == pytest.approx(SECOND, rel=0.01)
 
 
+def test_a_slow_stretch_that_scatters_more_than_the_rest_is_one() -> None:
+    durs, rough = noisy(6000, ratio=0.01), noisy(900, seed=2, ratio=0.1)
+    durs[3000:3900] = [1.55 * d for d in rough]
+    (stretch,) = (e for e in told(lines(durs))[1] if e["kind"] == "slow")
+    assert stretch["first_step"] == pytest.approx(3001, abs=3)
+    assert stretch["last_step"] == pytest.approx(3900, abs=3)
+
+
+def test_two_slow_stretches_side_by_side_are_two_where_they_differ_by_more_than_steps_do() -> None:
+    durs = noisy(6000, ratio=0.01)
+    durs[2000:3000] = [d * 1.2 for d in durs[2000:3000]]
+    durs[3000:4000] = [d * 1.5 for d in durs[3000:4000]]
+    stretches = [e for e in told(lines(durs))[1] if e["kind"] == "slow"]
+    assert [round(e["dur_ns"] / e["usual_ns"], 1) for e in stretches] == [1.2, 1.5]
+
+
 def test_a_job_that_begins_with_its_faster_steps_has_risen() -> None:
     durs = noisy(10_000)
     durs[:2000] = [d * 0.9 for d in durs[:2000]]

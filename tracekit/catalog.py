@@ -40,6 +40,7 @@ QUERY_FILES: tuple[str, ...] = (
     "history/job_step_summary",
     "history/slow_episode",
     "history/episode_pressure",
+    "history/episode_storage",
     "history/pod_restarts",
     "history/profiled_window",
     "history/logged_input",

@@ -14,12 +14,14 @@
 -- column: own_source_id INTEGER : File whose samples are meant; null where a host is known.
 -- column: cgroup VARCHAR : Control group; null: the whole machine, or not said.
 -- column: resource VARCHAR : cpu, io or memory: pressure; quota: the CPU quota of the group;
---     steal: CPU time that the hypervisor gave to others.
+--     steal: CPU time that the hypervisor gave to others; iowait: time of idle CPUs whose task
+--     waited for storage, which is less than some task did.
 -- column: interval_ns DOUBLE : Median time between readings.
 -- column: covered_ns BIGINT : Time of the job's window that readings cover; without a window (no
 --     trace was given) of all readings.
 -- column: some_ratio DOUBLE : Share of it in which at least one task waited; of quota, share of its
---     periods in which it ran out; of steal, share of all CPUs' time. Null where no period began.
+--     periods in which it ran out; of steal and iowait, share of all CPUs' time. Null where no
+--     period began.
 -- column: full_ratio DOUBLE : Share of it in which all tasks waited that were not idle; null where
 --     no reading tells.
 -- column: throttled_ns BIGINT : Time for which the quota held back run queues, of all CPUs

@@ -383,12 +383,13 @@ WITH
             cgroup,
             CASE
                 WHEN starts_with(counter, 'cpu_throttled') OR counter = 'cpu_periods' THEN 'quota'
-                WHEN counter = 'cpu_steal' THEN 'steal'
+                WHEN counter IN ('cpu_steal', 'cpu_iowait') THEN substring(counter, 5)
                 ELSE split_part(counter, '_', 1)
             END AS resource,
             CASE
                 WHEN counter = 'cpu_periods' THEN 'periods'
-                WHEN counter IN ('cpu_throttled_periods', 'cpu_steal') THEN 'some'
+                WHEN counter IN ('cpu_throttled_periods', 'cpu_steal', 'cpu_iowait')
+                    THEN 'some'
                 WHEN counter = 'cpu_throttled_time' THEN 'time'
                 ELSE split_part(counter, '_', 3)
             END AS extent,
@@ -403,7 +404,8 @@ WITH
             AND (clock.basis = 'epoch' OR NOT only_epoch)
             AND (
                 counter IN (
-                    'cpu_periods', 'cpu_throttled_periods', 'cpu_throttled_time', 'cpu_steal'
+                    'cpu_periods', 'cpu_throttled_periods', 'cpu_throttled_time',
+                    'cpu_steal', 'cpu_iowait'
                 )
                 OR regexp_full_match(counter, '(cpu|io|memory)_pressure_(some|full)(_time)?')
             )

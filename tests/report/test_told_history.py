@@ -218,3 +218,59 @@ def test_metrics_without_a_bar_say_that_they_name_no_step(tmp_path: Path) -> Non
     told = "   ".join(api.open(log).diagnose().notes.data_lines)
     assert "its dictionaries of metrics name neither a step nor a time" in told
     assert "step_pattern" not in told
+
+
+def _vmstat(path: Path, until: datetime, waiting: range) -> None:
+    """Of every half minute; tasks wait for storage in the ``waiting`` ones."""
+    rows = [
+        "procs ---memory--- ---swap-- -----io---- -system-- ------cpu----- -----timestamp-----",
+        " r  b swpd free buff cache si so bi bo in cs us sy id wa st                 UTC",
+    ]
+    for minute in range(1, int((until - BEGIN).total_seconds()) // 30):
+        moment, wait = BEGIN + timedelta(seconds=30 * minute), 40 if minute in waiting else 1
+        rows.append(
+            f" 9 {wait // 2} 0 90 12 98 0 0 450 12 340 510 20 3 {77 - wait} {wait} 0 "
+            f"{moment:%Y-%m-%d %H:%M:%S}"
+        )
+    path.write_text("\n".join(rows) + "\n")
+
+
+def _nfsiostat(path: Path, until: datetime, waiting: range) -> None:
+    text = ""
+    for minute in range(1, int((until - BEGIN).total_seconds()) // 30):
+        moment = BEGIN + timedelta(seconds=30 * minute)
+        rate, ms = (6.5, 1500.0) if minute in waiting else (60.0, 2.5)
+        text += (
+            f"{moment:%a %b %d %H:%M:%S UTC %Y}\n\nfiler:/data mounted on /data:\n\n"
+            f"           ops/s       rpc bklog\n       {rate + 1:.3f}           0.000\n\n"
+            "read:              ops/s            kB/s           kB/op         retrans    "
+            "avg RTT (ms)    avg exe (ms)  avg queue (ms)          errors\n"
+            f"         {rate:.3f}        {rate * 1024:.3f}        1024.000        0 (0.0%)       "
+            f"{ms:.3f}       {ms:.3f}       0.000        0 (0.0%)\n\n"
+        )
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (_vmstat, "waited for storage for 40 % of all CPUs' time, at other times 1.0 %"),
+        (_nfsiostat, "reads of /data (nfs) on the machine of"),
+    ],
+)
+@pytest.mark.parametrize("is_hit", [True, False])
+def test_a_slow_stretch_beside_storage_that_is_slow_then_and_at_no_other_time(
+    tmp_path: Path, write: Any, says: str, *, is_hit: bool
+) -> None:
+    durs_s = [2.0, 2.02] * 450 + [3.0, 3.2] * 150 + [2.0, 2.02] * 450
+    log_of(tmp_path / "train.log", durs_s, BEGIN, "Z")
+    slow = range(60, 92)  # 900 steps of 2 s take half an hour
+    write(
+        tmp_path / "host.txt", BEGIN + timedelta(seconds=sum(durs_s)), slow if is_hit else slow[:2]
+    )
+    document = api.open(tmp_path).diagnose().document
+    found = [f.rule for f in document.findings if f.rule == "slow-storage"]
+    assert found == (["slow-storage"] if is_hit else [])
+    if is_hit:
+        assert "In steps 901 to 1,200 of the log the job loses" in document.verdict.sentence
+        assert says in document.verdict.sentence

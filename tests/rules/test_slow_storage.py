@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,3 +158,69 @@ def test_counts_of_servers_alone_are_not_enough(make_job: MakeJob, filesystem: s
     assert "storage counters" in RULE.run(job.facts()).not_checked[0].needs
     job.rows["storage_latency"] = [server, {"host": "h0", "filesystem": None}]
     assert RULE.run(job.facts()) == RuleOutcome()
+
+
+def slow_hours(host: str | None = "h1", **more: Any) -> Row:
+    """A row of episode_storage: an hour in which a read takes 1.5 s, where 2.5 ms are usual."""
+    return stretch(host, "io", 0.0) | {
+        "device": "/data", "filesystem": "nfs4", "operation": "read", "latency_ns": 1500.0 * MS,
+        "waited_ns": 9e12, "usual_latency_ns": 2.5 * MS, "usual_worst_latency_ns": 3.0 * MS,
+    } | more  # fmt: skip
+
+
+def beside_a_log(*rows: Row, pressure: str = "memory", more: Iterable[Row] = ()) -> Facts:
+    """A day's log alone, with how fast storage answered."""
+    facts = logged(pressure, *more)
+    latencies = [{"host": "h1", "filesystem": "nfs4"}]
+    return replace(
+        facts,
+        rows={**facts.rows, "storage_latency": latencies, "episode_storage": list(rows)},
+    )
+
+
+def test_a_mount_that_is_slow_in_the_hours_in_which_the_log_is() -> None:
+    (found,) = RULE.run(beside_a_log(slow_hours())).findings
+    assert found.scope.hosts == ("h1",)
+    assert "reads of /data (nfs4) on h1 take 1.50 s, at other times 2.50 ms" in found.summary
+    assert found.when.start_utc is not None
+    assert found.confidence.level == "likely"
+
+
+def test_a_machine_that_nobody_named_is_told_by_its_file() -> None:
+    facts = beside_a_log(slow_hours(None, own_source_id=3))
+    (found,) = RULE.run(replace(facts, sources={3: "nfs.txt"})).findings
+    assert found.scope.hosts == ()
+    assert "on the machine of nfs.txt" in found.summary
+    assert found.id == "slow-storage/nfs.txt"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"latency_ns": 5.99 * MS},  # twice the worst of other hours would be 6
+        {"waited_ns": 3.59e11},  # of 12 min that are lost, 6 would be half
+        {"covered_ratio": 0.49},
+        {"usual_covered_ns": 3599 * 10**9},  # an hour is asked for
+        {"usual_worst_latency_ns": None},
+        {"latency_ns": None},
+        {"kind": "stall", "operation": "write"},  # what a save writes is more than usual
+        {"filesystem": "obdfilter"},
+    ],
+)
+def test_what_is_no_slow_storage_of_hours(more: Row) -> None:
+    assert RULE.run(beside_a_log(slow_hours(**more))) == RuleOutcome()
+
+
+def test_of_a_disk_and_its_mount_the_one_is_told_that_was_waited_for_longest() -> None:
+    both = slow_hours(), slow_hours(device="sda", filesystem=None, waited_ns=8e12)
+    (found,) = RULE.run(beside_a_log(*both)).findings
+    assert "/data" in found.summary
+
+
+def test_latency_says_more_than_pressure_or_iowait() -> None:
+    for resource in ("io", "iowait"):
+        pressed = stretch("h1", resource, 0.5)
+        (alone,) = RULE.run(logged(resource, pressed)).findings
+        assert "waited for storage for 50 %" in alone.summary
+        (found,) = RULE.run(beside_a_log(slow_hours(), pressure=resource, more=[pressed])).findings
+        assert "/data" in found.summary

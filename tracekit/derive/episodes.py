@@ -38,6 +38,9 @@ MIN_LEVEL_BLOCKS = 2
 MIN_LEVEL_RATIO = 0.02
 """How far a level must be from its neighbour: less changes with the data or the room's warmth."""
 MIN_LEVEL_SIGMAS = 4.0
+MOST_LINES = 0.75
+"""Of two neighbouring stretches, whose distance from their medians is no less than that between these
+medians where they are two: steps of two lengths by turns have half of them at either."""
 NOISE_FLOOR_RATIO = 0.001
 """Spread of block medians that is assumed at least: logs round their numbers."""
 MIN_DRIFT_SIGMAS = 5.0
@@ -521,7 +524,7 @@ class _Series:
         together = (alike * spans).sum(axis=1)
         usual = float(heights[max(range(len(spans)), key=lambda i: (together[i], spans[i]))])
         rows = []
-        for first, last in bounds:
+        for first, last in self._joined(bounds, usual):
             level = float(np.median(self.dur[first:last]))
             if abs(level - usual) < MIN_LEVEL_RATIO * usual:
                 continue
@@ -557,6 +560,30 @@ class _Series:
                 )
             )
         return rows
+
+    def _joined(self, bounds: list[tuple[int, int]], usual: float) -> list[tuple[int, int]]:
+        """Neighbouring levels that are unusual alike as one: blocks are parted by the noise of the
+        whole history, and what makes steps long makes them scatter. So two are told apart only
+        where they differ by more than single lines of them do."""
+        import numpy as np
+
+        joined: list[tuple[int, int]] = []
+        for first, last in bounds:
+            if joined:
+                begin = joined[-1][0]
+                here, before = self.dur[first:last], self.dur[begin:first]
+                level, level_before = float(np.median(here)), float(np.median(before))
+                rest = np.concatenate([np.abs(here - level), np.abs(before - level_before)])
+                least = MIN_LEVEL_RATIO * usual
+                is_alike = (
+                    min(level, level_before) - usual >= least
+                    or usual - max(level, level_before) >= least
+                )
+                if is_alike and abs(level - level_before) <= float(np.quantile(rest, MOST_LINES)):
+                    joined[-1] = (begin, last)
+                    continue
+            joined.append((first, last))
+        return joined
 
     def drifts(self) -> list[dict[str, Any]]:
         """The slope that all levels share, where it is one."""

@@ -154,7 +154,7 @@ def _groups(facts: Facts) -> dict[str, frozenset[str | None]]:
     one that was given. Of groups side by side one may be another tenant's."""
     given: dict[str, set[str]] = defaultdict(set)
     for row in facts.of(PRESSURE):
-        if (host := _machine(facts, row)) is not None:
+        if (host := machine(facts, row)) is not None:
             given[host].update(() if row["cgroup"] is None else (str(row["cgroup"]),))
     return {
         host: frozenset(
@@ -164,7 +164,7 @@ def _groups(facts: Facts) -> dict[str, frozenset[str | None]]:
     }
 
 
-def _machine(facts: Facts, row: Row) -> str | None:
+def machine(facts: Facts, row: Row) -> str | None:
     """The host of a row; of one that nobody named its file, where the job's hosts are not known."""
     if row["host"] is not None or facts.job.hosts or facts.job.placed_hosts:
         return None if row["host"] is None else str(row["host"])
@@ -374,7 +374,7 @@ def _of_history(
     members = set(facts.job.hosts.values()) | set(facts.job.placed_hosts.values())
     episodes: dict[tuple[str, str], list[tuple[Row, float, float]]] = defaultdict(list)
     for row in facts.of(EPISODES):
-        host = _machine(facts, row)
+        host = machine(facts, row)
         if host is None or row["resource"] not in by_name or (members and host not in members):
             continue
         if row["cgroup"] not in groups.get(host, ()) or _is_little_known(row, limits):
@@ -414,8 +414,8 @@ def _elsewhere_then(
     key = ("kind", "first_step", "last_step", "resource")
     shares: dict[str, float] = {}
     for other in facts.of(EPISODES):
-        host = _machine(facts, other)
-        if host is None or host == _machine(facts, row) or (members and host not in members):
+        host = machine(facts, other)
+        if host is None or host == machine(facts, row) or (members and host not in members):
             continue
         is_same = all(other[k] == row[k] for k in key) and other["some_ratio"] is not None
         if is_same and other["cgroup"] in groups.get(host, ()):
@@ -423,9 +423,13 @@ def _elsewhere_then(
     return median(shares.values()) if shares else 0.0
 
 
+def lost_in(stretches: Iterable[Row]) -> int:
+    """What distinct stretches lose, in ns: one may show in several control groups or devices."""
+    return sum({(r["kind"], r["first_step"]): int(r["lost_ns"] or 0) for r in stretches}.values())
+
+
 def _lost_ns(rows: Iterable[tuple[Row, float, float]]) -> int:
-    """Of distinct stretches: one may show in several control groups."""
-    return sum({(r["kind"], r["first_step"]): int(r["lost_ns"] or 0) for r, _, _ in rows}.values())
+    return lost_in(row for row, _, _ in rows)
 
 
 def _history_finding(
@@ -437,16 +441,11 @@ def _history_finding(
     advice: Advice,
 ) -> Finding:
     row, beyond, needed = max(rows, key=lambda r: (int(r[0]["lost_ns"] or 0), r[1]))
-    lost_ns = _lost_ns(rows)
-    stretches = list(dict.fromkeys((r["first_step"], r["last_step"]) for r, _, _ in rows))
-    said = some([f"{a:,} to {b:,}" if a != b else f"{a:,}" for a, b in stretches], 3)
     group = f", control group {safe(row['cgroup'])}," if row["cgroup"] else ""
-    of_job = Log(facts.of(SUMMARY_QUERY)[0], ()).share(lost_ns)
     finding = facts.finding(
         Scope(hosts=(host,) if row["host"] is not None else ()),
-        f"In steps {said} of the log the job loses {span(lost_ns / 1e9)} ({share(of_job)} of "
-        f"its time), and tasks of {safe(host)}{group} {lack.words} for "
-        f"{share(float(row['some_ratio']))} of {lack.of}, at other times "
+        f"{loses(facts, [r for r, _, _ in rows])}, and tasks of {safe(host)}{group} "
+        f"{lack.words} for {share(float(row['some_ratio']))} of {lack.of}, at other times "
         f"{share(float(row['usual_ratio']))}.",
         (
             Evidence.ratio(
@@ -462,13 +461,40 @@ def _history_finding(
         by=("counters", "log"),
         basis="the host's counters and the training log agree in time; no trace shows whose ranks "
         "were late",
-        least=severity_of(of_job),
-        place=host.removeprefix("the machine of "),
+        least=matters(facts, [r for r, _, _ in rows]),
+        place=place_of(host),
         keys=(),
         **advice,
     )
-    when = When(
-        start_utc=utc(min(r["start_ns"] for r, _, _ in rows)),
-        end_utc=utc(max(r["end_ns"] for r, _, _ in rows)),
+    return replace(finding, when=when([r for r, _, _ in rows]))
+
+
+def _share_of_job(facts: Facts, lost_ns: int) -> float:
+    return Log(facts.of(SUMMARY_QUERY)[0], ()).share(lost_ns)
+
+
+def loses(facts: Facts, stretches: Sequence[Row]) -> str:
+    """``In steps 120 to 180 of the log the job loses 12 min (1.5 % of its time)``."""
+    lost_ns = lost_in(stretches)
+    steps = dict.fromkeys((row["first_step"], row["last_step"]) for row in stretches)
+    said = some([f"{a:,} to {b:,}" if a != b else f"{a:,}" for a, b in steps], 3)
+    of_job = share(_share_of_job(facts, lost_ns))
+    return f"In steps {said} of the log the job loses {span(lost_ns / 1e9)} ({of_job} of its time)"
+
+
+def matters(facts: Facts, stretches: Sequence[Row]) -> Severity:
+    """How much it matters what these stretches lose of the job."""
+    return severity_of(_share_of_job(facts, lost_in(stretches)))
+
+
+def when(stretches: Sequence[Row]) -> When:
+    """From the first stretch to the end of the last."""
+    return When(
+        start_utc=utc(min(row["start_ns"] for row in stretches)),
+        end_utc=utc(max(row["end_ns"] for row in stretches)),
     )
-    return replace(finding, when=when)
+
+
+def place_of(machine_name: str) -> str:
+    """What tells a machine in an id: its host, else its file."""
+    return machine_name.removeprefix("the machine of ")

@@ -8,7 +8,10 @@ How it shows
     the same host took twice as long as in its other steps (else as on the other hosts that have
     it), and together at least half as long as was waited. Or ranks are late, or the training log
     has a slow stretch, in the very steps or hours in which the host's tasks waited for storage
-    (pressure) long enough to be the reason, beyond what is usual elsewhere and at other times.
+    (pressure, else the CPUs' iowait) long enough to be the reason, beyond what is usual elsewhere
+    and at other times. Or in a slow stretch or stall of the log requests took twice as long as in
+    any other piece of its time that is as long, and together at least half as long as was lost; of
+    a stall only reads and lookups, since a save writes more than what is written otherwise.
 
 Why it hurts
     A loader that cannot read ahead, or a save that nothing hides, stops all ranks.
@@ -31,11 +34,11 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from tracekit.findings import Evidence, Finding
+from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import hosts
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.prices import at_most
@@ -45,6 +48,7 @@ from tracekit.wording import plural, ranks_phrase, safe, seconds, some
 
 LATENCY = "storage_latency"
 STEPS = "storage_steps"
+EPISODES = "episode_storage"
 OF_SERVERS = ("obdfilter", "mdt")
 """What Lustre's servers count, of whichever job asked them: no wait of a machine of this job."""
 NEEDS = (
@@ -56,7 +60,10 @@ WAITED = (
     ("checkpoint_stall", "a checkpoint", ("write", "flush", "metadata")),
 )
 """Stalls that storage can be the reason of, and by which operations."""
-LACKS = (hosts.Lack("io", "waited for storage", "the time", is_own=False),)
+LACKS = (
+    hosts.Lack("io", "waited for storage", "the time", is_own=False),
+    hosts.Lack("iowait", "waited for storage", "all CPUs' time", is_own=False),
+)
 CONFIRM = (
     "iostat -x 1, nfsiostat 1 or lctl get_param osc.*.stats on its host while the job runs",
     "read one file of the data set there and on another host, uncached: dd iflag=direct",
@@ -102,18 +109,23 @@ class _Slow:
 
 def evaluate(facts: Facts, limits: SlowStorageThresholds) -> RuleOutcome:
     """One finding a disk or mount, and one a host whose tasks waited for storage."""
-    has_pressure = any(row["resource"] == "io" for row in facts.of(hosts.PRESSURE))
+    tells = {lack.resource for lack in LACKS}
+    has_pressure = any(row["resource"] in tells for row in facts.of(hosts.PRESSURE))
     has_waits = any(row["filesystem"] not in OF_SERVERS for row in facts.of(LATENCY))
     if not has_waits and not has_pressure:
         return facts.lacking(NEEDS, hosts.CAPTURE)
     slow_series = _found(facts, limits)
     findings = [_finding(facts, limits, group) for group in _by_device(slow_series)]
     named = {host for f in findings for host in f.scope.hosts}
+    of_history = _of_history(facts, limits, named)
+    findings += [finding for _, finding in of_history]
+    named |= {machine for machine, _ in of_history}
     if not has_pressure:
         return RuleOutcome(tuple(findings))
     by_pressure = hosts.judged(facts, limits, LACKS, NEEDS, confirm=CONFIRM, remedy=REMEDY,
                                own_stalls=OWN_STALLS)  # fmt: skip
-    findings += [f for f in by_pressure.findings if named.isdisjoint(f.scope.hosts)]
+    known = named | {f"{facts.asked.name}/{hosts.place_of(machine)}" for machine in named}
+    findings += [f for f in by_pressure.findings if known.isdisjoint((f.id, *f.scope.hosts))]
     return replace(by_pressure, findings=tuple(findings))
 
 
@@ -226,9 +238,7 @@ def _finding(facts: Facts, limits: SlowStorageThresholds, group: Sequence[_Slow]
     keys = sorted({key for s in group for key in s.keys})
     names = sorted(safe(s.host) for s in group)
     kind = f" ({safe(worst.filesystem)})" if worst.filesystem else ""
-    operation = {"metadata": "lookups and opens", "flush": "flushes"}.get(
-        worst.operation, f"{worst.operation}s"
-    )
+    operation = _plural(worst.operation)
     subject = hosts.lower(ranks_phrase(ranks, facts.ranks))
     cost = at_most(max(s.cost_ns for s in group), "recorded time")
     return facts.finding(
@@ -268,12 +278,100 @@ def _finding(facts: Facts, limits: SlowStorageThresholds, group: Sequence[_Slow]
     )
 
 
+# --- stretches of the history ---------------------------------------------------------------------
+
+
+def _of_history(
+    facts: Facts, limits: SlowStorageThresholds, named: Collection[str]
+) -> list[tuple[str, Finding]]:
+    """One finding a machine, and its name: what was slow in stretches in which the log is. Not of
+    those that are ``named`` already."""
+    members = set(facts.job.hosts.values()) | set(facts.job.placed_hosts.values())
+    slow: dict[str, dict[tuple[str, str], list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in facts.of(EPISODES):
+        machine = hosts.machine(facts, row)
+        if machine is None or machine in named or (members and machine not in members):
+            continue
+        if row["filesystem"] not in OF_SERVERS and _is_slow_then(row, limits):
+            slow[machine][str(row["device"]), str(row["operation"])].append(row)
+    return [
+        (machine, _history_finding(facts, limits, machine, _most_waited(series)))
+        for machine, series in sorted(slow.items())
+    ]
+
+
+def _is_slow_then(row: Row, limits: SlowStorageThresholds) -> bool:
+    lasted_ns = row["end_ns"] - row["start_ns"]
+    is_save = row["kind"] == "stall" and row["operation"] not in ("read", "metadata")
+    is_known = (
+        row["latency_ns"] is not None
+        and row["usual_worst_latency_ns"] is not None
+        and row["covered_ratio"] >= limits.min_covered_ratio
+        and row["usual_covered_ns"] >= lasted_ns
+    )
+    return (
+        is_known
+        and not is_save
+        and row["latency_ns"] >= limits.min_latency_ratio * row["usual_worst_latency_ns"]
+        and row["waited_ns"] >= limits.min_explained_ratio * float(row["lost_ns"] or 0)
+    )
+
+
+def _most_waited(series: Mapping[tuple[str, str], list[Row]]) -> list[Row]:
+    """A disk and what is mounted of it show the same requests: the series that took longest."""
+    return max(series.values(), key=lambda rows: sum(float(row["waited_ns"]) for row in rows))
+
+
+def _history_finding(
+    facts: Facts, limits: SlowStorageThresholds, machine: str, rows: Sequence[Row]
+) -> Finding:
+    worst = max(rows, key=lambda row: float(row["waited_ns"]))
+    kind = f" ({safe(worst['filesystem'])})" if worst["filesystem"] else ""
+    operation = _plural(str(worst["operation"]))
+    finding = facts.finding(
+        Scope(hosts=(machine,) if worst["host"] is not None else ()),
+        f"{hosts.loses(facts, rows)}, and {operation} of {safe(worst['device'])}{kind} on "
+        f"{safe(machine)} take {seconds(worst['latency_ns'] / 1e9)}, at other times "
+        f"{seconds(worst['usual_latency_ns'] / 1e9)}: storage is slow.",
+        (
+            Evidence.ratio(
+                f"latency of {operation} in the stretch over that in the worst other piece as long",
+                worst["latency_ns"] / worst["usual_worst_latency_ns"]
+                if worst["usual_worst_latency_ns"]
+                else float("inf"),
+                limits.min_latency_ratio,
+                EPISODES,
+                facts.readings(rows),
+            ),
+            Evidence.seconds(
+                f"time of {operation} in the stretch, all added up",
+                worst["waited_ns"],
+                limits.min_explained_ratio * float(worst["lost_ns"] or 0),
+                EPISODES,
+            ),
+        ),
+        by=("counters", "log"),
+        basis="the storage's own counters and the training log agree in time; no trace shows which "
+        "ranks waited",
+        least=hosts.matters(facts, rows),
+        place=hosts.place_of(machine),
+        keys=(),
+        confirm=CONFIRM,
+        remedy=REMEDY,
+    )
+    return replace(finding, when=hosts.when(rows))
+
+
+def _plural(operation: str) -> str:
+    return {"metadata": "lookups and opens", "flush": "flushes"}.get(operation, f"{operation}s")
+
+
 RULE = hosts.rule(
     name="slow-storage",
     summary="Storage is slow, and ranks wait for what is read or written.",
     owner="platform",
     thresholds=SlowStorageThresholds(),
-    queries=(*hosts.QUERIES_READ, LATENCY, STEPS, "input_stall"),
+    queries=(*hosts.QUERIES_READ, LATENCY, STEPS, EPISODES, "input_stall"),
     evaluate=evaluate,
     needs=NEEDS,
     explains=("waiting", "lateness", "latency", "late input", "slow saves"),

@@ -254,7 +254,7 @@ def _nfsiostat(path: Path, until: datetime, waiting: range) -> None:
 @pytest.mark.parametrize(
     ("write", "says"),
     [
-        (_vmstat, "waited for storage for 40 % of all CPUs' time, at other times 1.0 %"),
+        (_vmstat, "waited for storage for 40 % of all CPUs' time, at other times 1"),
         (_nfsiostat, "reads of /data (nfs) on the machine of"),
     ],
 )

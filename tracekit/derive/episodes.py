@@ -39,8 +39,8 @@ MIN_LEVEL_RATIO = 0.02
 """How far a level must be from its neighbour: less changes with the data or the room's warmth."""
 MIN_LEVEL_SIGMAS = 4.0
 MOST_LINES = 0.75
-"""Of two neighbouring stretches, whose distance from their medians is no less than that between these
-medians where they are two: steps of two lengths by turns have half of them at either."""
+"""Of two neighbouring stretches, which are one where so many lines may be as far from their medians
+as these are from each other: of steps of two lengths by turns half are at either."""
 NOISE_FLOOR_RATIO = 0.001
 """Spread of block medians that is assumed at least: logs round their numbers."""
 MIN_DRIFT_SIGMAS = 5.0

@@ -405,6 +405,40 @@ def test_worker_threads_of_one_group_are_one_lane() -> None:
     assert len(instances(run(rows, 3))) == 20
 
 
+def beside_each_other(swapped_at: int, threads: int, timeline: str = "host") -> list[Row]:
+    """Three ranks that ask for two calls at a time, which begin a microsecond apart; on rank 1 the
+    second one of a pair begins first."""
+    rows = []
+    for rank, index in product(range(3), range(20)):
+        is_second = index % 2
+        if rank == 1 and index // 2 == swapped_at // 2:
+            is_second = 1 - is_second
+        start = 10 * (index // 2) + 0.001 * is_second
+        rows.append(
+            call(
+                rank, index, start, start + 5, message_bytes=1024 << index % 4, timeline=timeline,
+                stream=None, thread=10 * rank + index % threads, group_id="g", group_size=3,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def test_calls_that_threads_begin_in_another_order_than_others_are_the_same_calls() -> None:
+    found = instances(run(beside_each_other(6, threads=2), 3))
+    assert len(found) == 20
+    assert [(0, 6), (1, 6), (2, 6)] in found.values()
+    assert [(0, 7), (1, 7), (2, 7)] in found.values()
+
+
+@pytest.mark.parametrize(
+    ("threads", "timeline"), [(1, "host"), (2, "device")], ids=["one thread", "a device"]
+)
+def test_what_begins_in_order_differs_where_its_kind_does(threads: int, timeline: str) -> None:
+    result = run(beside_each_other(6, threads, timeline), 3)
+    assert len(instances(result)) == 18
+    assert "sizes differ" in reasons(result)
+
+
 def in_turn(rank: int, swapped_at: int | None) -> list[Row]:
     """Steps of four calls of unlike sizes, taken in turn by two threads."""
     rows = lockstep([rank], 40)

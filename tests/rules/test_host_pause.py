@@ -49,6 +49,17 @@ def test_what_is_no_pause(make_job: MakeJob, row: dict[str, Any]) -> None:
     assert PAUSE.run(facts_of(make_job, row)) == RuleOutcome()
 
 
+@pytest.mark.parametrize(("fetch_ms", "is_named"), [(12, True), (13, False)])
+def test_pauses_in_a_fetch_count_for_none(
+    make_job: MakeJob, fetch_ms: float, *, is_named: bool
+) -> None:
+    """Of 25 ms that the rank delays; the ranges differ, so that none holds it all."""
+    fetch = part("pause", "between a and b", ms=fetch_ms, path="enumerate(DataLoader)#it.__next__")
+    other = part("pause", "between c and d", ms=25 - fetch_ms)
+    found = PAUSE.run(facts_of(make_job, fetch, other)).findings
+    assert bool(found) is is_named
+
+
 @pytest.mark.parametrize(
     ("share_ratio", "peers", "ms", "is_named"),
     [

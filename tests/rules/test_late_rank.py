@@ -190,6 +190,31 @@ def test_few_late_steps_that_are_alike_and_most_of_the_waiting_have_a_cause(
 
 
 @pytest.mark.parametrize(
+    ("at", "rest_ms", "is_late"),
+    [
+        ((4, 10, 16), 500, True),  # 60 % of the waiting, every 6th step
+        ((4, 11, 16), 500, False),
+        ((4, 10), 333, False),  # two have any distance
+        ((4, 10, 16), 760, False),  # half of the waiting is others'
+    ],
+    ids=["regular", "at any distance", "twice", "others wait as much"],
+)
+def test_late_steps_that_are_alike_and_return_at_one_distance_have_a_cause(
+    make_job: MakeJob, at: tuple[int, ...], rest_ms: float, is_late: bool
+) -> None:
+    """Of twenty steps a fifth would be four; ``rest_ms`` is of other ranks, by turns."""
+    job = late_job(make_job, {2: 250}, steps=range(at[0], at[0] + 1), steps_count=20)
+    job.rows["late_steps"] += [late_step(2, step, 250) for step in at[1:]]
+    job.rows["late_steps"] += [late_step(r, 18 + r, rest_ms / 2) for r in (0, 1)]
+    total = 250 * len(at) + rest_ms
+    shares = {2: 250 * len(at) / total, 0: rest_ms / 2 / total, 1: rest_ms / 2 / total}
+    for row in job.rows["straggler"]:
+        row["lateness_ratio"] = shares.get(row["rank"], 0.0)
+    found = LATE.run(job.facts()).findings
+    assert [f.scope.ranks for f in found] == ([(2,)] if is_late else [])
+
+
+@pytest.mark.parametrize(
     ("part_ms", "others", "is_late"),
     [(50, 1, True), (60, 1, False), (20, 3, False)],
     ids=["a tenth", "more", "more, in several"],

@@ -233,7 +233,7 @@ def test_thresholds_of_several_bases_come_in_their_order() -> None:
 def test_what_stalls_share_is_set_for_one_of_them(make_job: MakeJob) -> None:
     """Rank 1 stalls in every step, rank 2 in one of them."""
     job = make_job().stall("gc_pause", [1], range(2, 11), 30).stall("gc_pause", [1, 2], [1], 30)
-    for text, ranks in (("", (1, 2)), ("[rules.gc-pause]\nmin_named_ratio = 0.2", (1,))):
+    for text, ranks in (("", (1,)), ("[rules.gc-pause]\nmin_named_ratio = 0.1", (1, 2))):
         report = build_report(job.facts(), config=set_to(text))
         assert [f.scope.ranks for f in report.findings if f.rule == "gc-pause"] == [ranks]
 

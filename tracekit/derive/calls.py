@@ -133,6 +133,12 @@ class Calls:
         return np.isin(self["op"], wanted)
 
     @cached_property
+    def is_on_host(self) -> Bools:
+        """Rows that a thread of the host ran, as gloo's do."""
+        host: Bools = self["timeline"] == self._code("timeline", "host")
+        return host
+
+    @cached_property
     def op_names(self) -> list[str]:
         """Operation by code."""
         return list(self.table["op"].combine_chunks().dictionary.to_pylist())
@@ -248,7 +254,7 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
 
 
 class SomeCalls(Calls):
-    """Some rows of calls, with what all rows decide as columns: ``kind``, ``is_synchronising``."""
+    """Some rows of calls, with what all rows decide as columns: ``kind`` and the like."""
 
     def __len__(self) -> int:
         return len(self["kind"])
@@ -262,3 +268,8 @@ class SomeCalls(Calls):
     def is_synchronising(self) -> Bools:
         """As all calls have it."""
         return self["is_synchronising"].astype(bool)
+
+    @cached_property
+    def is_on_host(self) -> Bools:
+        """As all calls have it."""
+        return self["is_on_host"].astype(bool)

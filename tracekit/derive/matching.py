@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from tracekit.derive.calls import Ints
 
 METHODS = ("sequence", "order", "pair")
+MAX_SWAPPED = 16
+"""Calls that threads may have begun in another order than they were asked for, one beside another:
+more that differ are other calls."""
+MAX_BETWEEN = 2
+"""Distance of two that differ in one such run: what is between them may be of one's kind."""
 MAX_PARTS = 64
 """Parts that communicators are handed out in, about equally large: more than there are workers,
 since some are slower, and few enough that each is worth its way."""
@@ -37,7 +42,7 @@ LEAST_HANDED = 2
 Columns = Mapping[str, "Ints"]
 Numbering = Callable[[Sequence[Columns]], Iterable[tuple[int, Columns, Mapping[int, str]]]]
 """Has ``number_part`` done for some parts, by whoever: of each its index and what that gave."""
-_NUMBERED_BY = ("sequence", "step", "start_ns", "end_ns")
+_NUMBERED_BY = ("sequence", "step", "start_ns", "end_ns", "thread")
 SLACK_NS = 50_000
 """Start and end of a kernel are converted from the device's clock: this much is no violation."""
 
@@ -269,6 +274,7 @@ def _parts(matched: Matched, handed: Sequence[int]) -> list[tuple[Ints, dict[str
         columns |= {name: calls[name][rows] for name in _NUMBERED_BY}
         columns["kind"] = calls.kind[rows]
         columns["is_synchronising"] = calls.is_synchronising[rows].astype(np.int64)
+        columns["is_on_host"] = calls.is_on_host[rows].astype(np.int64)
         parts.append((rows, columns))
     return parts
 
@@ -339,8 +345,40 @@ def _by_order(matched: Matched, index: int, communicator: Communicator, method: 
     lowest = min(-shift for shift in shifts.values())
     for rank, rows in lanes.items():
         matched.communicator[rows] = index
-        matched.call[rows] = np.arange(len(rows)) - shifts[rank] - lowest
+        in_order = rows
+        if rank != reference and not communicator.is_pair:
+            in_order = _as_asked(calls, lanes[reference], rows, shifts[rank])
+        matched.call[in_order] = np.arange(len(rows)) - shifts[rank] - lowest
         matched.method[rows] = method
+
+
+def _as_asked(calls: Calls, reference: Ints, rows: Ints, shift: int) -> Ints:
+    """The rows of a member in the order of the reference's calls, where threads that work side by
+    side (gloo's) began neighbouring ones in another: which of them gets ahead is chance, and the
+    calls themselves are the same ones."""
+    import numpy as np
+
+    first, last = max(0, shift), min(len(rows), len(reference) + shift)
+    if (
+        last <= first
+        or not calls.is_on_host[rows].all()
+        or len(np.unique(calls["thread"][rows])) < 2
+    ):
+        return rows
+    ours = calls.kind[reference[first - shift : last - shift]]
+    theirs = calls.kind[rows[first:last]]
+    differ = np.flatnonzero(ours != theirs)
+    if not len(differ):
+        return rows
+    in_order = rows.copy()
+    for run in np.split(differ, np.flatnonzero(np.diff(differ) > MAX_BETWEEN) + 1):
+        begin, end = int(run[0]), int(run[-1]) + 1
+        by_kind = np.argsort(ours[begin:end], kind="stable")
+        their_kinds = np.argsort(theirs[begin:end], kind="stable")
+        is_same = ours[begin:end][by_kind] == theirs[begin:end][their_kinds]
+        if end - begin <= MAX_SWAPPED and is_same.all():
+            in_order[first + begin + by_kind] = rows[first + begin + their_kinds]
+    return in_order
 
 
 # --- checking and writing -----------------------------------------------------------------------

@@ -100,7 +100,7 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
         if excess is None and late.peer_ratio is None:
             excess = _pause(facts, late.rank, delay_ns(late), limits, "job")
         if excess is not None:
-            findings.append(_finding(facts, limits, late, excess, _pauses(excess)))
+            findings.append(_finding(facts, limits, late, excess, _pauses(facts, excess)))
     return RuleOutcome(findings=tuple(findings))
 
 
@@ -112,12 +112,13 @@ def _pause(
     excess = where_it_lies(facts, rank, delay_ns, peers, kinds)
     if excess is None or excess.nature != "pause" or excess.is_beside_training:
         return None
-    is_most = _total_ns(_pauses(excess)) >= limits.min_pause_ratio * delay_ns
+    is_most = _total_ns(_pauses(facts, excess)) >= limits.min_pause_ratio * delay_ns
     return excess if is_most else None
 
 
-def _pauses(excess: Excess) -> list[Row]:
-    return [row for row in excess.rows if row["kind"] == "pause"]
+def _pauses(facts: Facts, excess: Excess) -> list[Row]:
+    """Those of the training: what lies in a fetch or a save is that, and its rules tell of it."""
+    return [row for row in excess.rows if row["kind"] == "pause" and is_in_training(facts, row)]
 
 
 def _stands_still(facts: Facts, rank: int, delay_ns: float, limits: HostPauseThresholds) -> bool:

@@ -21,10 +21,16 @@ def how_often(steps: Sequence[int], judged_count: int) -> str:
 
 def how_many(steps: Sequence[int], judged_count: int) -> str:
     """``3 of 12, every 4th``: the same without the steps' numbers."""
+    distance = period(steps)
+    regular = f", every {ordinal(distance)}" if distance is not None else ""
+    return f"{len(steps)} of {judged_count}{regular}"
+
+
+def period(steps: Sequence[int]) -> int | None:
+    """The one distance of three or more steps, beyond one; None where there is none."""
     distances = [b - a for a, b in pairwise(steps)]
     is_regular = len(distances) > 1 and len(set(distances)) == 1 and distances[0] > 1
-    regular = f", every {ordinal(distances[0])}" if is_regular else ""
-    return f"{len(steps)} of {judged_count}{regular}"
+    return distances[0] if is_regular else None
 
 
 def ordinal(number: int) -> str:

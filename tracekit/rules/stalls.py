@@ -53,7 +53,9 @@ class StallThresholds(PriceThresholds):
         0.5, "a rank is named in a step if it stalled at least this share of the longest stall"
     )
     min_named_ratio: float = threshold(
-        0.1, "and named at all where so in this share of these steps"
+        0.25,
+        "and named at all where such steps delay the job by so much of what those of the rank that"
+        " delays it most do: on shared cores any rank has a long one now and then",
     )
     min_steps_count: int = threshold(2, "steps; one shows no persistence of anything")
     min_agreeing_ratio: float = threshold(
@@ -218,17 +220,16 @@ def _contributors(delay: StepDelay, limits: StallThresholds) -> set[int]:
 
 
 def _named_ranks(stalled: Sequence[StepDelay], limits: StallThresholds) -> list[int]:
-    """Ranks whose own stall was among the longest often enough in the stalled steps.
+    """Ranks whose own stall was among the longest in steps that account for much of the delay.
 
-    A fault that moves about (a collector that strikes another rank each step) may leave no
-    such rank: then all that it struck are named.
+    Of a fault that moves about (a collector that strikes another rank each step) all have some.
     """
-    counts: dict[int, int] = {}
+    delays_ns: dict[int, int] = {}
     for delay in stalled:
         for rank in _contributors(delay, limits):
-            counts[rank] = counts.get(rank, 0) + 1
-    often = [rank for rank, n in counts.items() if n >= limits.min_named_ratio * len(stalled)]
-    return sorted(often or counts)
+            delays_ns[rank] = delays_ns.get(rank, 0) + delay.delay_ns
+    least_ns = limits.min_named_ratio * max(delays_ns.values(), default=0)
+    return sorted(rank for rank, ns in delays_ns.items() if ns >= least_ns)
 
 
 def _is_persistent(

@@ -12,6 +12,7 @@ from tracekit.rules.base import Facts, Row
 from tracekit.rules.lateness.late import LateRank
 from tracekit.rules.lateness.limits import ABSENT_WAITS, LatenessThresholds, SlowerThresholds
 from tracekit.rules.lateness.replayed import is_credible
+from tracekit.rules.recurrence import period
 from tracekit.rules.stalls import episode_lengths
 from tracekit.rules.steps import StepKey
 
@@ -92,7 +93,13 @@ def _late_alone(
             is_late = is_late and its_share >= _enough(1 / len(rest), limits)
             if is_late := is_late and among.is_outlier(rank, limits):
                 break
-        is_alike = its_share >= limits.max_asked_ratio and _is_alike(delays, rank, late, limits)
+        # What returns at one distance is no accident either.
+        asked_share = (
+            limits.max_asked_ratio
+            if period([key.step for key in late]) is None
+            else limits.min_lone_share_ratio
+        )
+        is_alike = its_share >= asked_share and _is_alike(delays, rank, late, limits)
         if not is_late or not (is_alike or _is_persistent(late, row, facts, limits)):
             continue
         peer = row["peer_ratio"]

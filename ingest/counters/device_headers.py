@@ -28,7 +28,7 @@ _SENSED = {
 """Parts of a machine, by how headers call them."""
 _MACHINE = frozenset(("sys", "system", "chassis", "node", "host", "server", "machine"))
 """Words for all of it."""
-_DEVICE = rf"(gpu|{'|'.join((*_PORTS, *_SENSED, 'nvlink'))})[_ .-]?(\d{{1,4}})"
+_DEVICE = rf"(gpu|g(?=\d)|{'|'.join((*_PORTS, *_SENSED, 'nvlink'))})[_ .-]?(\d{{1,4}})"
 _BETWEEN = "_.:/ -"
 _FRONT = re.compile(rf"(?:^|(?<=[{_BETWEEN}])){_DEVICE}(?:[{_BETWEEN}]|(?=[A-Z][a-z]))", re.I)
 _PORT_OF = re.compile(rf"(?:p|port)[{_BETWEEN}]?(\d{{1,2}})[{_BETWEEN}]", re.I)
@@ -110,6 +110,7 @@ def column_of(at: int, name: str, *, may_be_open: bool = False) -> Column | str:
             return "it names no device with a number: a total, or what nobody knows"
         return Column(at, "host", "", meaning, name)
     kind, number = device_match[1].lower(), device_match[2]
+    kind = "gpu" if kind == "g" else kind
     port_of = _PORT_OF.match(metric) if kind in ("mlx5", "hca", "roce", "rdma") else None
     if port_of:
         metric = metric[port_of.end() :]
@@ -299,10 +300,10 @@ def _of_machine(
     counter = None
     if unit == "W" and set(said) <= {*_MACHINE, "power", "total"} and _MACHINE & set(said):
         counter = "system_power"
-    elif unit == "0..1" and "_".join(words) in _CPU_SHARES:
-        counter = "_".join(words)
-    elif unit == "bytes" and words in (["mem", "available"], ["memory", "available"]):
-        counter = "memory_available"
+    elif unit == "0..1" and words[:1] == ["cpu"]:
+        counter = _CPU_SHARES.get("_".join(words[1:]))
+    elif unit == "bytes" and len(words) == 2 and words[0] in _MEMORY:
+        counter = {"available": "memory_available", "used": "memory_used"}.get(words[1])
     elif unit == "degrees Celsius" and said in (
         ["inlet", "temperature"],
         ["outlet", "temperature"],
@@ -311,9 +312,15 @@ def _of_machine(
     return HOST.meaning(counter, scale, header[:80]) if counter else None
 
 
-_CPU_SHARES = frozenset(
-    f"cpu_{state}" for state in ("user", "nice", "system", "iowait", "steal", "idle")
-)
+_CPU_SHARES = {
+    **{w: "cpu_busy" for w in ("", "busy", "util", "utilization", "usage", "used", "total", "load")},
+    "user": "cpu_user", "usr": "cpu_user", "us": "cpu_user", "nice": "cpu_nice",
+    "system": "cpu_system", "sys": "cpu_system", "sy": "cpu_system", "kernel": "cpu_system",
+    "iowait": "cpu_iowait", "io_wait": "cpu_iowait", "wait": "cpu_iowait", "wa": "cpu_iowait",
+    "steal": "cpu_steal", "st": "cpu_steal", "idle": "cpu_idle", "id": "cpu_idle",
+}  # fmt: skip
+"""What all CPUs do, by what follows ``cpu_`` in front of a share's unit."""
+_MEMORY = ("mem", "memory", "ram")
 _FULL = {"temp": "temperature", "pwr": "power", "ambient": "inlet", "exhaust": "outlet"}
 """Words that people shorten, or say otherwise."""
 

@@ -73,7 +73,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("host", "metrics of a machine", "node_exporter", True, "samples, time lines"),
         Format("storage", "metrics of disks", "node_exporter", True, "samples, time lines"),
     ), ("dcgm", "prometheus", "prometheus_api")),
-    Family("gpu_csv", 14, "gpu_table", (
+    Family("gpu_csv", 15, "gpu_table", (
         Format("gpu", "CSV", "nvidia-smi --query-gpu", False, "timestamp, local"),
         Format("gpu", "wide tables", "a column a counter (nanoGPT's)", True, "a column"),
         Format("gpu", "long tables", "a row a number", False, "a column"),
@@ -271,14 +271,14 @@ FAMILIES: tuple[Family, ...] = (
                "Datadog's query, CloudWatch's GetMetricData, OTLP in JSON", False, "each point"),
         Format("net", "series of ports", "the same", False, "each point"),
     )),
-    Family("device_csv", 13, "device_table", (
+    Family("device_csv", 14, "device_table", (
         Format("gpu", "tables of devices", "a column a counter and device", None, "a column"),
         Format("gpu", "exports of dashboards", "Grafana: series joined by time", False, "Time"),
     ), is_table=True),
     Family("net_csv", 12, "net_table", (
         Format("net", "wide and long tables", "a port, and counters by name", None, "a column"),
     ), is_table=True),
-    Family("device_records", 10, "device_records", (
+    Family("device_records", 11, "device_records", (
         Format("gpu", "records of devices", "JSON, points, rows of one's own", None, "each record"),
         Format("gpu", "dashboards, a row a number", "Grafana: Series;Time;Value", False, "Time"),
     ), is_table=True),

@@ -75,11 +75,13 @@ HOST = Vocabulary(
     Word("cpu_iowait", "ratio", "window", "Share of it idle, while a task waited for storage."),
     Word("cpu_steal", "ratio", "window", "Share of it that the hypervisor gave to others."),
     Word("cpu_idle", "ratio", "window", "Share of it idle, and nothing waited for storage."),
+    Word("cpu_busy", "ratio", "window", "Share of all CPUs' time that they worked."),
     Word("runnable_tasks", "tasks", "gauge", "Tasks that run or wait for a CPU."),
     Word("blocked_tasks", "tasks", "gauge", "Tasks that wait for storage."),
     Word("major_fault_rate", "1/s", "window", "Page faults a second that had to read storage."),
     Word("swapped_in_rate", "pages/s", "window", "Pages a second read back from swap."),
     Word("swapped_out_rate", "pages/s", "window", "Pages a second written to swap."),
+    Word("memory_used", "bytes", "gauge", "Memory that is in use."),
     Word("memory_available", "bytes", "gauge", "Memory that can be had without swapping."),
 )  # fmt: skip
 """The names, and whether a number only grows."""

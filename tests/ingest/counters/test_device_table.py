@@ -83,6 +83,13 @@ def test_gpus_and_ports_of_one_row_share_its_time() -> None:
         ("sys_power_w", "host", "", "system_power", 1),
         ("total_system_pwr [W]", "host", "", "system_power", 1),
         ("ambient_temp_c", "host", "", "inlet_temperature", 1),
+        ("g0_util_pct", "gpu", "0", "gpu_utilisation", 0.01),
+        ("g3_pow_w", "gpu", "3", "power", 1),
+        ("gpu1_tmp_c", "gpu", "1", "gpu_temperature", 1),
+        ("cpu_pct", "host", "", "cpu_busy", 0.01),
+        ("cpu_wait_pct", "host", "", "cpu_iowait", 0.01),
+        ("cpu_sys [%]", "host", "", "cpu_system", 0.01),
+        ("ram_used_gib", "host", "", "memory_used", 2.0**30),
     ],
 )
 def test_a_header_says_device_counter_and_unit(
@@ -107,6 +114,9 @@ def test_a_header_says_device_counter_and_unit(
         ("psu0_power", "no counter of such"),  # W or kW
         ("nvlink0_tx_bytes_s", "whose GPU"),
         ("gpu7_bmc_power_w", "same meaning"),
+        ("cpu_used", "names no device"),  # a share, or seconds
+        ("cpu_temp_pct", "names no device"),
+        ("mem_bandwidth_gb", "names no device"),
     ],
 )
 def test_a_column_that_is_not_read_is_listed_with_the_reason(header: str, reason: str) -> None:

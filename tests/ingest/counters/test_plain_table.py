@@ -231,9 +231,22 @@ def test_a_host_s_cpus_and_memory_may_be_columns() -> None:
     )
     sink = ingest(text, "node4.csv", "device_csv")
     assert sorted(sink.rows("host_sample", "counter", "value")) == [
+        ("cpu_busy", pytest.approx(0.7)),
         ("cpu_iowait", 0.02),
         ("cpu_user", 0.5),
         ("memory_available", 512 * 2.0**30),
+    ]
+
+
+def test_a_table_may_be_of_machines_alone() -> None:
+    text = "ts,host,cpu_pct,mem_used_gb,load1\n1784016758,n1,30,4,1\n1784016758,n2,40,5,2\n"
+    sink = ingest(text, "hosts.csv", "device_csv")
+    # The first machine is the file's; what says otherwise names its own.
+    assert sink.rows("host_sample", "node", "counter", "value") == [
+        (None, "cpu_busy", 0.3),
+        (None, "memory_used", 4 * 2.0**30),
+        ("n2", "cpu_busy", 0.4),
+        ("n2", "memory_used", 5 * 2.0**30),
     ]
 
 

@@ -25,6 +25,8 @@
 -- column: source_id INTEGER : Source of its longest stretch.
 -- column: place BIGINT : Place of that.
 -- column: attempt INTEGER : Attempt of the job, from 1.
+-- column: calls_count BIGINT : Calls, or stretches, of that part in the step.
+-- column: usual_calls_count BIGINT : In the rank's median step: fewer, and it is more work.
 -- asked: report where slow
 WITH
     judged AS (
@@ -75,7 +77,10 @@ WITH
             part,
             list_aggregate(
                 list_resize(list(spent_ns), any_value(steps_count), 0), 'quantile_disc', 0.5
-            ) AS usual_part_ns
+            ) AS usual_part_ns,
+            list_aggregate(
+                list_resize(list(calls_count), any_value(steps_count), 0), 'quantile_disc', 0.5
+            ) AS usual_calls_count
         FROM parts
         JOIN rank_steps USING (attempt, rank)
         GROUP BY attempt, rank, part
@@ -89,6 +94,8 @@ WITH
             timeline,
             part,
             spent_ns - usual_part_ns AS part_ns,
+            calls_count,
+            usual_calls_count,
             source_id,
             place
         FROM parts
@@ -105,7 +112,14 @@ WITH
             timeline,
             sum(part_ns) AS rank_ns,
             arg_max(
-                {'part': part, 'part_ns': part_ns, 'source_id': source_id, 'place': place},
+                {
+                    'part': part,
+                    'part_ns': part_ns,
+                    'calls_count': calls_count,
+                    'usual_calls_count': usual_calls_count,
+                    'source_id': source_id,
+                    'place': place
+                },
                 {'part_ns': part_ns, 'part': part}
             ) AS longest
         FROM over_parts
@@ -162,6 +176,8 @@ SELECT
     CAST(if(is_explained, longest.part_ns, NULL) AS DOUBLE) AS part_ns,
     if(is_explained, longest.source_id, NULL) AS source_id,
     if(is_explained, longest.place, NULL) AS place,
-    attempt
+    attempt,
+    CAST(if(is_explained, longest.calls_count, NULL) AS BIGINT) AS calls_count,
+    CAST(if(is_explained, longest.usual_calls_count, NULL) AS BIGINT) AS usual_calls_count
 FROM shared
 ORDER BY attempt, capture_id, step;

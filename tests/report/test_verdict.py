@@ -208,6 +208,7 @@ def slow_step(step: int, **given: Any) -> dict[str, Any]:
     row = {
         "attempt": 1, "capture_id": 0, "step": step, "over_ns": 60e6, "judged_steps_count": 20,
         "rank": 3, "kind": "pause", "path": "train", "name": "between a and b", "part_ns": 58e6,
+        "calls_count": 1, "usual_calls_count": 0,
     }  # fmt: skip
     return row | given
 
@@ -217,8 +218,13 @@ def slow_step(step: int, **given: Any) -> dict[str, Any]:
     [
         ({}, " In steps 4,8,12 (3 of 20, every 4th) rank 3 spends 58.0 ms more in `train`: nothing "
              "recorded between a and b. No rule here"),
-        ({"rank": None, "kind": "operator", "path": ""},
-         " In steps 4,8,12 (3 of 20, every 4th) all ranks spend 58.0 ms more: operator between a"),
+        ({"rank": None, "kind": "operator", "path": "", "calls_count": 10, "usual_calls_count": 10},
+         " In steps 4,8,12 (3 of 20, every 4th) all ranks spend 58.0 ms more: operator between a"
+         " and b. No rule"),
+        ({"kind": "operator", "calls_count": 60, "usual_calls_count": 10},
+         "operator between a and b, 60 calls where 10 are usual (an evaluation, or more"),
+        ({"kind": "operator", "calls_count": 14, "usual_calls_count": 10},
+         "operator between a and b. No rule"),
         ({"part_ns": 29e6}, "on average. No rule here found"),  # under half of the step's excess
         ({"kind": None}, "on average. No rule here found"),
     ],

@@ -54,6 +54,9 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
     min_explained_ratio: float = threshold(
         0.5, "of a symptom's price that its causes account for: else it has another"
     )
+    min_more_calls_ratio: float = threshold(
+        0.5, "of the calls of a usual step, in a slow one beyond them: else the same work is slower"
+    )
     max_dur_ratio: float = threshold(
         1.25,
         "Inspector's time of a call over the profiler's, either way: beyond it, no rounding",

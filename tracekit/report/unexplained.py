@@ -180,7 +180,19 @@ def _in_them(facts: Facts, limits: ReportThresholds) -> str:
     where = f" in `{short(str(first['path']))}`" if first["path"] else ""
     return (
         f" {sentence(often)} {who} {seconds(explained_ns / len(most) / 1e9)} more"
-        f"{where}: {label(first)}."
+        f"{where}: {label(first)}{_more_calls(most, limits)}."
+    )
+
+
+def _more_calls(rows: Sequence[Row], limits: ReportThresholds) -> str:
+    """How often a part is called in slow steps, where that is why they are: work that other steps
+    do not have."""
+    calls = median(float(row["calls_count"]) for row in rows)
+    usual = median(float(row["usual_calls_count"]) for row in rows)
+    if rows[0]["kind"] in ("pause", "range") or calls < (1 + limits.min_more_calls_ratio) * usual:
+        return ""
+    return (
+        f", {calls:,.0f} calls where {usual:,.0f} are usual (an evaluation, or more microbatches)"
     )
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch says of who stayed away: of a job's start, and by its own checks of collectives.
+"""What frameworks say of who stayed away: of a job's start, and by their own checks of collectives.
 
 ``torch.distributed.monitored_barrier`` names who did not reach it, and with
 TORCH_DISTRIBUTED_DEBUG=DETAIL every collective begins with one and compares what its members are
@@ -6,12 +6,18 @@ about to call. All members then raise an exception; only these lines tell which 
 Before the first collective processes meet in a store: rank 0, which holds it, waits for so many
 clients (``TCPStore``), older releases and TORCH_DIST_INIT_BARRIER count who came
 (``store_based_barrier``), and Gloo's members wait for the address of each of the others.
+Horovod's coordinator warns of tensors that some ranks have handed in and others not, in a form that
+changed twice, as its sources print it:
+
+    ... are waiting for remainder of ranks for more than 60 seconds. ...
+    Missing ranks:                  Stalled ranks:          Stalled ops:
+    3: [allreduce.fc.bias, ...]     3!: [allreduce.fc]      allreduce.fc [missing ranks: 3, 5]
 
 Rows are ``log_event`` of these codes: ``barrier-missed`` (``missed``: ranks in the group whose rank
 0 speaks), ``barrier-reached`` (by one that waited for rank 0 in vain), ``calls-differ`` (two
 ranks of a group, with what each calls), ``join-short`` (``joined`` of ``members`` came in time;
-``of_store`` where rank 0 says so) and ``join-awaited`` (``awaited`` did not come to its group, the
-job's first or another).
+``of_store`` where rank 0 says so), ``join-awaited`` (``awaited`` did not come to its group, the
+job's first or another) and ``call-awaited`` (Horovod's ``missed``, one event a warning).
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from tracekit.values import MAX_RANKS
 WORDS = (
     b"failed to pass monitoredBarrier", b"successfully reached monitoredBarrier",
     b"mismatch between collectives on ranks", b" clients joined", b"store based barrier on rank",
-    b"DistStoreError: wait timeout after ",
+    b"DistStoreError: wait timeout after ", b"waiting for remainder of ranks for more than ",
 )  # fmt: skip
 KEY = re.compile(b"|".join(map(re.escape, WORDS)))
 _SPEAKER = re.compile(rb"\[rank(\d{1,7})\]")
@@ -52,6 +58,13 @@ _NO_KEY = re.compile(
 """Where Gloo's members leave their addresses: the job's first group has no name of its own."""
 
 
+_AWAITED = re.compile(rb"waiting for remainder of ranks for more than (\d{1,9}) seconds")
+_OF_RANK = re.compile(rb"(?:^|>: ?)(\d{1,7})!?: \[")
+_OF_TENSOR = re.compile(rb" \[missing ranks: ?(\d{1,7}(?:, \d{1,7}){0,9999})\]")
+MAX_BETWEEN = 4
+"""Lines of others within a warning of Horovod's, beyond which it has ended."""
+
+
 class CheckReader:
     """Takes such lines out of a job's output; ``rank`` is what the file's name says."""
 
@@ -59,6 +72,39 @@ class CheckReader:
         self._rank = rank
         self._rows = Rows(sink, "log_event", ("place", "code", "severity", "fields"))
         self.count = 0
+        self._warned: tuple[int, int] | None = None
+        """Place of a warning of Horovod's that goes on, and for how many seconds it has waited."""
+        self._missed: set[int] = set()
+        self._between = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a warning has begun that further lines belong to."""
+        return self._warned is not None
+
+    def look(self, line: bytes, place: int) -> None:
+        """Look at a line for Horovod's warnings; it consumes none."""
+        if self._warned is not None:
+            self._continue(line)
+        if awaited := _AWAITED.search(line):
+            self._end()
+            self._warned, self._between = (place, int(awaited[1])), 0
+            self._continue(line)
+
+    def _continue(self, line: bytes) -> None:
+        ranks = [int(one[1]) for one in _OF_RANK.finditer(line)]
+        ranks += [int(r) for one in _OF_TENSOR.finditer(line) for r in one[1].split(b",")]
+        self._missed.update(rank for rank in ranks if rank < MAX_RANKS)
+        self._between = 0 if ranks else self._between + 1
+        if self._between > MAX_BETWEEN:
+            self._end()
+
+    def _end(self) -> None:
+        if self._warned is not None and self._missed:
+            place, waited_s = self._warned
+            told = " ".join(map(str, sorted(self._missed)))
+            self._add(place, "call-awaited", [f"missed={told}", f"ms={1000 * waited_s}"])
+        self._warned, self._missed = None, set()
 
     def take(self, line: bytes, place: int) -> bool:
         """A line that may be one of these; False if it is not."""
@@ -92,6 +138,7 @@ class CheckReader:
 
     def finish(self) -> None:
         """Write what is held."""
+        self._end()
         self._rows.flush()
 
 

@@ -196,7 +196,8 @@ class LogReader:
         self.timers.take_steps(looked.with_parts)
         for reader in (self.phases, self.timers):
             reader.take(looked.others(), seen.others)
-        is_open = self.failures.is_open or self.stacks.is_open or self.stragglers.is_open
+        readers = (self.failures, self.stacks, self.stragglers, self.checks)
+        is_open = any(reader.is_open for reader in readers)
         is_within = self.bench.section is not None or is_open
         left: Iterable[tuple[int, bytes]] = ()
         if is_within or seen.has_words:
@@ -218,6 +219,7 @@ class LogReader:
             line = lines.clean(line)
         self.failures.take(line, self.place)
         self.stragglers.take(line, self.place)
+        self.checks.look(line, self.place)
         if self.stacks.take(line, self.place):
             return
         if b"CCL" in line:

@@ -1,14 +1,16 @@
--- What PyTorch itself says of who stayed away: of a start, a barrier, or by calls that differ.
+-- What frameworks say of who stayed away: of a start, a barrier, a call, or by calls that differ.
 --
 -- A row a line. All members raise an exception then; these lines tell which of them is at fault.
 --
--- Of a start it is left out where steps follow in the file: the job was begun again.
+-- Of a start it is left out where steps follow in the file: the job was begun again. So is a call
+-- that was waited for and came.
 --
 -- reads: log_event, job_step
 -- needs: log_event
 -- grain: source_id, place, code
 -- column: code VARCHAR : barrier-missed, barrier-reached, calls-differ, join-short (fewer processes
---     came than the job or a group has) or join-awaited (one did not come).
+--     came than the job or a group has) or join-awaited (one did not come), or
+--     call-awaited (Horovod's coordinator waits for some to hand in what others have).
 -- column: world_rank INTEGER : Global rank that says it; null where the line does not state it.
 -- column: group_rank INTEGER : Its rank in the group; null where the line does not state it.
 -- column: missed INTEGER[] : Ranks of its group that did not come; null of other lines.
@@ -39,7 +41,7 @@ WITH
             (
                 code IN ('barrier-missed', 'barrier-reached', 'calls-differ')
                 OR (
-                    code IN ('join-short', 'join-awaited')
+                    code IN ('join-short', 'join-awaited', 'call-awaited')
                     AND NOT EXISTS (
                         SELECT 1 FROM job_step
                         WHERE

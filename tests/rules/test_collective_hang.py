@@ -431,6 +431,51 @@ def test_ranks_of_a_group_that_nothing_shows_to_be_the_jobs_are_not_named(
     assert finding.scope.ranks == finding.candidates.ranks == ()
 
 
+HOROVOD = (
+    "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks "
+    "and are waiting for remainder of ranks for more than {} seconds. This may indicate that "
+)
+OF_RANKS = [HOROVOD.format(60), "Missing ranks:", "3: [allreduce.fc.bias, allreduce.fc.weight ...]"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "ranks", "waited"),
+    [
+        (OF_RANKS, (3,), "60.0 s"),
+        ([f"[1,0]<stderr>:{line}" for line in OF_RANKS], (3,), "60.0 s"),
+        ([HOROVOD.format(120), "Stalled ranks:", "1!: [allreduce.a]", "5: [allreduce.a]"], (1, 5),
+         "120 s"),
+        ([HOROVOD.format(60), "Stalled ops:", "grads_0 [missing ranks: 1, 2]",
+          "grads_1 [missing ranks: 2]"], (1, 2), "60.0 s"),
+        ([HOROVOD.format(60) + "Stalled ops:a [missing ranks: 4]", *["x"] * 9, "7: [b]"], (4,),
+         "60.0 s"),
+        # The last warning counts: rank 3 came meanwhile.
+        ([*OF_RANKS, HOROVOD.format(60), "Missing ranks:", "4: [b]"], (4,), "60.0 s"),
+    ],
+    ids=["ranks", "by mpirun", "shut down", "tensors", "ended", "the last"],
+)  # fmt: skip
+def test_whom_horovod_waits_for_is_named(
+    lines: list[str], ranks: tuple[int, ...], waited: str, build: Build
+) -> None:
+    (finding,) = findings("collective-hang", build(text(lines)))
+    assert finding.scope.ranks == ranks
+    assert f"Horovod waits for {waited} or more" in finding.summary
+    assert finding.severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*OF_RANKS, *(f"2026-11-20 08:00:0{i} step {i} loss 3.1" for i in range(1, 4))],
+        ["3: [allreduce.fc.bias]", "grads_0 [missing ranks: 1, 2]"],
+        [HOROVOD.format(60), "Stalled ops: grads_0 [ready ranks: 0, 1]"],  # of old releases
+    ],
+    ids=["went on", "no warning", "who is ready"],
+)
+def test_a_wait_that_ended_or_names_nobody_is_no_hang(lines: list[str], build: Build) -> None:
+    assert findings("collective-hang", build(text(lines))) == ()
+
+
 CLIENTS = (
     "torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 3/4 clients "
     "joined."

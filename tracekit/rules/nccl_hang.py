@@ -34,6 +34,7 @@ def hang(facts: Facts, min_silence_ns: int) -> Logged | None:
     return (
         _flight(facts)
         or torch_checks.barrier(facts)
+        or torch_checks.awaited(facts)
         or torch_checks.start(facts)
         or _watchdog(facts, min_silence_ns)
         or _told(facts)

@@ -1,7 +1,7 @@
-"""What PyTorch itself checks of collectives, where it is told to.
+"""What frameworks check of collectives themselves, PyTorch where it is told to.
 
-That all members come to a barrier (``monitored_barrier``), and that they call the same
-(``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
+That all members come to a barrier (``monitored_barrier``), that they call the same
+(``TORCH_DISTRIBUTED_DEBUG=DETAIL``), and that all hand in what some have (Horovod's coordinator).
 """
 
 from __future__ import annotations
@@ -76,6 +76,29 @@ def barrier(facts: Facts) -> Logged | None:
         is_known=True,
     )
     return Logged(finding, frozenset(waiting), frozenset(missed), is_global=is_global)
+
+
+def awaited(facts: Facts) -> Logged | None:
+    """Whom Horovod's coordinator waits for at last: who stays away in all of its last warning."""
+    told = [r for r in facts.of(QUERY) if r["code"] == "call-awaited" and r["missed"]]
+    if not told:
+        return None
+    last = max(told, key=lambda r: (r["source_id"], r["place"]))
+    missed = sorted({int(rank) for rank in last["missed"]})
+    waits = [float(r["waited_s"]) for r in told if r["waited_s"] is not None]
+    waited = f" for {seconds(max(waits))} or more" if waits else ""
+    finding = stopped(
+        facts,
+        f"{who(missed)} did not hand in what the other ranks have, and Horovod waits{waited}.",
+        ("ranks that Horovod waits for", missed),
+        (QUERY, facts.places(told, unit="line ")),
+        "the coordinator's own word, and no step behind it",
+        blamed=missed,
+        place=ranges(missed),
+        is_known=True,
+    )
+    finding = replace(finding, next_capture=("the output of all ranks to its end",))
+    return Logged(finding, frozenset(), frozenset(missed), is_global=True)
 
 
 def start(facts: Facts) -> Logged | None:

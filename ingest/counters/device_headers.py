@@ -313,7 +313,7 @@ def _of_machine(
 
 
 _CPU_SHARES = {
-    **{w: "cpu_busy" for w in ("", "busy", "util", "utilization", "usage", "used", "total", "load")},
+    **dict.fromkeys(("", "busy", "util", "utilization", "usage", "used", "total"), "cpu_busy"),
     "user": "cpu_user", "usr": "cpu_user", "us": "cpu_user", "nice": "cpu_nice",
     "system": "cpu_system", "sys": "cpu_system", "sy": "cpu_system", "kernel": "cpu_system",
     "iowait": "cpu_iowait", "io_wait": "cpu_iowait", "wait": "cpu_iowait", "wa": "cpu_iowait",

@@ -270,7 +270,8 @@ _COLUMNS = {
 }
 
 _SHORT = {
-    "pwr": "power", "pow": "power", "temp": "temperature", "tmp": "temperature", "utilisation": "utilization", "mem": "memory",
+    "pwr": "power", "pow": "power", "temp": "temperature", "tmp": "temperature",
+    "utilisation": "utilization", "mem": "memory",
     "hbm": "memory", "vram": "memory", "clk": "clock", "freq": "clock", "frequency": "clock",
 }  # fmt: skip
 """Words in full."""

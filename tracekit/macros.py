@@ -31,6 +31,7 @@ from importlib.resources import files
 MACRO_FILES: tuple[str, ...] = (
     "keys",
     "fields",
+    "history",
     "steps",
     "intervals",
     "work",

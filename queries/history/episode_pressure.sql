@@ -30,36 +30,18 @@
 -- column: source_id INTEGER : File of the reading with the largest share within it.
 -- column: place BIGINT : Its place in that file.
 WITH
-    of_log AS (
-        SELECT
-            min(line.end_ns - coalesce(line.wall_ns, 0)) AS start_ns,
-            max(line.end_ns) AS end_ns,
-            bool_and(coalesce(clock.basis, 'none') = 'epoch') AS is_epoch
-        FROM logged_step AS line
-        LEFT JOIN source_context AS context USING (source_id)
-        LEFT JOIN clock USING (clock_id)
-    ),
-    episodes AS (
-        SELECT kind, first_step, last_step, start_ns, end_ns, lost_ns, usual_ns, dur_ns
-        FROM job_episode
-        WHERE
-            kind IN ('stall', 'slow')
-            AND end_ns > start_ns
-            AND (SELECT is_epoch FROM of_log)
-        QUALIFY row_number() OVER (ORDER BY lost_ns DESC NULLS LAST, first_step, kind, last_step)
-            <= $episodes_count
-    ),
+    episodes AS MATERIALIZED (FROM lost_stretches($episodes_count)),
+    of_log AS (SELECT DISTINCT log_start_ns, log_end_ns FROM episodes),
     spans AS (
         SELECT
             waits.*,
-            waits.start_ns - of_log.start_ns AS since_ns,
+            waits.start_ns - log_start_ns AS since_ns,
             greatest(
-                0,
-                least(waits.end_ns, of_log.end_ns) - greatest(waits.start_ns, of_log.start_ns)
+                0, least(waits.end_ns, log_end_ns) - greatest(waits.start_ns, log_start_ns)
             ) AS logged_ns
         FROM host_waits(true) AS waits
         CROSS JOIN of_log
-        WHERE waits.some_amount IS NOT NULL AND EXISTS (SELECT 1 FROM episodes)
+        WHERE waits.some_amount IS NOT NULL
     ),
     within AS (
         SELECT

@@ -30,40 +30,23 @@
 -- column: source_id INTEGER : File of the reading with the largest latency within it.
 -- column: place BIGINT : Its place in that file.
 WITH
-    of_log AS (
-        SELECT
-            min(line.end_ns - coalesce(line.wall_ns, 0)) AS start_ns,
-            max(line.end_ns) AS end_ns,
-            bool_and(coalesce(clock.basis, 'none') = 'epoch') AS is_epoch
-        FROM logged_step AS line
-        LEFT JOIN source_context AS context USING (source_id)
-        LEFT JOIN clock USING (clock_id)
-    ),
-    episodes AS (
-        SELECT kind, first_step, last_step, start_ns, end_ns, lost_ns
-        FROM job_episode
-        WHERE
-            kind IN ('stall', 'slow')
-            AND end_ns > start_ns
-            AND (SELECT is_epoch FROM of_log)
-        QUALIFY row_number() OVER (ORDER BY lost_ns DESC NULLS LAST, first_step, kind, last_step)
-            <= $episodes_count
-    ),
+    episodes AS MATERIALIZED (FROM lost_stretches($episodes_count)),
+    of_log AS (SELECT DISTINCT log_start_ns, log_end_ns FROM episodes),
     spans AS (
         SELECT
             waits.*,
-            waits.start_ns - of_log.start_ns AS since_ns,
+            waits.start_ns - log_start_ns AS since_ns,
             greatest(
-                0,
-                least(waits.end_ns, of_log.end_ns) - greatest(waits.start_ns, of_log.start_ns)
+                0, least(waits.end_ns, log_end_ns) - greatest(waits.start_ns, log_start_ns)
             ) AS logged_ns
         FROM storage_waits() AS waits
         CROSS JOIN of_log
-        WHERE waits.end_ns > waits.start_ns AND EXISTS (SELECT 1 FROM episodes)
+        WHERE waits.end_ns > waits.start_ns
     ),
     within AS (
         SELECT
-            episodes.*,
+            episodes.kind, episodes.first_step, episodes.last_step, episodes.start_ns,
+            episodes.end_ns, episodes.lost_ns,
             spans.host, spans.own_source_id, spans.device, spans.filesystem, spans.operation,
             spans.source_id, spans.place, spans.requests_count, spans.waited_ns,
             spans.start_ns AS span_start_ns,

@@ -157,6 +157,20 @@ def test_silence_says_nothing_where_the_members_are_not_known(
     assert finding.owner == "platform"
 
 
+@pytest.mark.parametrize(
+    ("others", "candidates"), [((0, 2, 3), (1,)), ((0,), ())], ids=["most", "as many"]
+)
+def test_a_rank_that_waits_in_another_call_than_most_is_a_candidate(
+    others: tuple[int, ...], candidates: tuple[int, ...], build: Build
+) -> None:
+    odd = timeout(1).replace("SeqNum=9", "SeqNum=8").replace("ALLREDUCE", "ALLGATHER")
+    (finding,) = findings("collective-hang", build(text([timeout(r) for r in others], odd)))
+    assert finding.scope.ranks == ()
+    assert finding.candidates.ranks == candidates
+    says = "rank 1 in another call (the all_gather number 8)"
+    assert (says in finding.summary) is bool(candidates)
+
+
 def test_silence_of_fewer_than_spoke_makes_a_candidate(build: Build) -> None:
     facts = build(text([timeout(r) for r in (2, 3, 5)], [progress(r, 9, 8) for r in (0,)]))
     (finding,) = findings("collective-hang", facts)

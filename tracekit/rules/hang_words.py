@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracekit.findings import Candidates, Evidence, EvidenceRow, Finding, Instrument, Severity
 from tracekit.rules.base import Facts, Row
-from tracekit.wording import ranges, safe, sentence
+from tracekit.wording import ranges, safe, sentence, some
 
 FLIGHT_CAPTURE = "TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unknown"})
@@ -66,8 +66,12 @@ def unfinished(
     is_whole: bool,
     is_global: bool = True,
     is_traced: bool = False,
+    elsewhere: Mapping[int, str] | None = None,
 ) -> Finding | None:
-    """Who did not join a call in which others wait, as far as that is known."""
+    """Who did not join a call in which others wait, as far as that is known.
+
+    ``elsewhere``: ranks that wait in another call, with its words, where no line names groups.
+    """
     if not waiting:
         return None
     where = f"the {safe(op)} number {sequence}" + (f" of group {safe(str(group))}" if group else "")
@@ -100,6 +104,19 @@ def unfinished(
     else:
         says = f"{sentence(wait)}; whether all members joined it cannot be told."
         basis += "; how many members there are is not known"
+        if elsewhere:
+            calls = sorted(set(elsewhere.values()))
+            one = len(elsewhere) == 1
+            says = (
+                f"{sentence(wait)}, {'rank' if one else 'ranks'} {ranges(sorted(elsewhere))} in "
+                f"another call ({some(calls, 3)}): of another group, or of the same one, whose "
+                "members then do not call in one order."
+            )
+            candidates = Candidates(
+                ranks=tuple(sorted(elsewhere)), hosts=facts.hosts_of(sorted(elsewhere)),
+                why="they wait in another call than most",
+            )  # fmt: skip
+            basis += ", nor which groups the calls are of"
     if not is_global:
         # Rank 0 of some group is not rank 0 of the job: said, but no rank of the job is named.
         basis += "; its ranks count within a group that the log does not name"

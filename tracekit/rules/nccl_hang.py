@@ -15,7 +15,7 @@ from tracekit.rules.base import Facts, Row
 from tracekit.rules.hang_words import Logged, differing, disagreeing, stopped, unfinished, who
 from tracekit.rules.nccl_facts import majority
 from tracekit.values import MAX_RANKS
-from tracekit.wording import seconds
+from tracekit.wording import safe, seconds
 
 QUERIES = ("watchdog", "flight_calls", torch_checks.QUERY)
 HANG_QUERIES = (
@@ -167,6 +167,14 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     if len(silent) >= len(also):
         silent = []
     op = next((str(r["op"]) for r in rows if r["op"]), "collective")
+    elsewhere = {
+        rank: f"the {safe(str(r['op'] or 'collective'))} number {number}"
+        for (other, number), others in timeouts.items()
+        for r in others
+        if group is other is None and (rank := _rank(r)) is not None and rank not in waiting
+    }
+    if len(elsewhere) >= len(waiting):
+        elsewhere = {}  # of halves neither is the odd one
     if _rows_differ(rows):
         return None  # members that do different things: a mismatch, not an absence
     if members is not None:
@@ -176,7 +184,7 @@ def _watchdog(facts: Facts, min_silence_ns: int) -> Logged | None:
     is_global = _is_global(rows, group)
     finding = unfinished(
         facts, op, sequence, group, waiting, behind, silent, rows, "watchdog",
-        is_whole=is_whole, is_global=is_global, is_traced=is_traced,
+        is_whole=is_whole, is_global=is_global, is_traced=is_traced, elsewhere=elsewhere,
     )  # fmt: skip
     if finding is None:
         return None

@@ -5,7 +5,8 @@ TORCH_DISTRIBUTED_DEBUG=DETAIL every collective begins with one and compares wha
 about to call. All members then raise an exception; only these lines tell which of them is at fault.
 Before the first collective processes meet in a store: rank 0, which holds it, waits for so many
 clients (``TCPStore``), older releases and TORCH_DIST_INIT_BARRIER count who came
-(``store_based_barrier``), and Gloo's members wait for the address of each of the others.
+(``store_based_barrier``), and Gloo's members wait for the address of each of the others. Before
+that the agents of torchrun meet in a rendezvous, whose timeout says no number.
 Horovod's coordinator warns of tensors that some ranks have handed in and others not, in a form that
 changed twice, as its sources print it:
 
@@ -16,8 +17,9 @@ changed twice, as its sources print it:
 Rows are ``log_event`` of these codes: ``barrier-missed`` (``missed``: ranks in the group whose rank
 0 speaks), ``barrier-reached`` (by one that waited for rank 0 in vain), ``calls-differ`` (two
 ranks of a group, with what each calls), ``join-short`` (``joined`` of ``members`` came in time;
-``of_store`` where rank 0 says so), ``join-awaited`` (``awaited`` did not come to its group, the
-job's first or another) and ``call-awaited`` (Horovod's ``missed``, one event a warning).
+``of_store`` where rank 0 says so, ``of_agents`` where torchrun does), ``join-awaited`` (``awaited``
+did not come to its group, the job's first or another) and ``call-awaited`` (Horovod's ``missed``,
+one event a warning).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ WORDS = (
     b"failed to pass monitoredBarrier", b"successfully reached monitoredBarrier",
     b"mismatch between collectives on ranks", b" clients joined", b"store based barrier on rank",
     b"DistStoreError: wait timeout after ", b"waiting for remainder of ranks for more than ",
+    b"failed to join the rendezvous", b"RendezvousTimeoutError",
 )  # fmt: skip
 KEY = re.compile(b"|".join(map(re.escape, WORDS)))
 _SPEAKER = re.compile(rb"\[rank(\d{1,7})\]")
@@ -155,6 +158,13 @@ def _joining(line: bytes, rank: int | None) -> tuple[str, list[str]] | None:
         return "join-short", [
             f"rank={int(barrier[1])}", *counts, *(["of_all=1"] if barrier[2].isdigit() else []),
         ]  # fmt: skip
+    if b"failed to join the rendezvous" in line or line.rstrip().endswith(
+        b"RendezvousTimeoutError"
+    ):
+        return "join-short", [
+            "of_all=1",
+            "of_agents=1",
+        ]  # torchrun's agents meet before any process starts
     if awaited := _NO_KEY.search(line):
         told = [*by, f"awaited={int(awaited[3])}", f"ms={int(awaited[1])}"]
         return "join-awaited", [*told, *([] if awaited[2] else ["of_all=1"])]

@@ -3,7 +3,7 @@
 -- A row a line. All members raise an exception then; these lines tell which of them is at fault.
 --
 -- Of a start it is left out where steps follow in the file: the job was begun again. So is a call
--- that was waited for and came.
+-- that was waited for and came, and agents that meet again after steps: somebody failed before.
 --
 -- reads: log_event, job_step
 -- needs: log_event
@@ -46,7 +46,10 @@ WITH
                         SELECT 1 FROM job_step
                         WHERE
                             job_step.source_id = log_event.source_id
-                            AND job_step.place > log_event.place
+                            AND (
+                                job_step.place > log_event.place
+                                OR list_contains(fields, 'of_agents=1')
+                            )
                     )
                 )
             )

@@ -496,6 +496,18 @@ CLIENTS = (
 )
 
 
+def test_agents_that_never_met_are_no_start(build: Build) -> None:
+    told = (
+        "torch.distributed.elastic.rendezvous.dynamic_rendezvous: [ERROR] The node 'n0_100_0' has "
+        "failed to join the rendezvous: RendezvousTimeoutError"
+    )
+    (finding,) = findings("collective-hang", build(text([told])))
+    assert finding.summary == "Not all processes came to the job's start, and these gave up."
+    assert finding.scope.ranks == ()
+    stepped = [f"2026-11-20 08:00:0{i} step {i} loss 3.1" for i in range(1, 4)]
+    assert findings("collective-hang", build(text(stepped, [told]))) == ()
+
+
 def no_key(group: str, rank: int, who: str = "") -> str:
     """As PyTorch 2.7 printed it when a process of four was not started, or stood still."""
     keys = f"/default_pg/0//{group}cpu//0/{rank}"

@@ -35,6 +35,10 @@ MIN_SLOW_RATIO = 0.05
 """What is asked "where slow" is asked only where a steady step is this much longer than the median
 one: the least that slow_steps calls slow."""
 
+MIN_IDLE_RATIO = 0.2
+"""What is asked "where idle" is asked only where ranks without a GPU are idle for this share of
+their steps: of less nothing is said."""
+
 
 def diagnosed(
     answers: Answers,
@@ -198,6 +202,8 @@ def _is_spared(
         return "straggler" not in unavailable and not _may_be_late(rows)
     if query.asked == "report where slow":
         return not _has_slow_steps(rows)
+    if query.asked == "report where idle":
+        return not _is_idle(rows)
     if query.asked == "report where nobody communicates":
         return bool(rows.get("comm_summary"))
     operations = {row["op"] for row in rows.get("comm_summary", ())}
@@ -221,6 +227,15 @@ def _may_be_late(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
     ) or any(
         (row["compute_ratio"] or 1.0) >= 1 + MIN_LATE_RATIO for row in rows.get("stage_balance", ())
     )
+
+
+def _is_idle(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether the ranks have no GPU and do nothing for a good part of their steps."""
+    steps = rows.get("step_breakdown", ())
+    if any(row["measured_on"] == "gpu" for row in steps):
+        return False
+    idle_ns = sum(int(row["idle_ns"] or 0) for row in steps)
+    return idle_ns > MIN_IDLE_RATIO * sum(int(row["dur_ns"] or 0) for row in steps)
 
 
 def _has_slow_steps(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:

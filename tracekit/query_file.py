@@ -14,12 +14,12 @@ It is one file ``queries/<subject>/<name>.sql``: a header of comment lines, then
     -- column: rank INTEGER : What it is, with unit and range. Names with blanks stand in "".
     --     A line that is indented further continues the one before.
     -- completed: replay | job (optional): what fills in the columns that SQL leaves null.
-    -- asked: report | report where slow | report where nobody communicates | report where a layout
-    --     is told | where late | with OP | after silence (optional): by the report of a diagnosis,
-    --     whichever rules run; or by no diagnosis but where step_breakdown shows slow steps,
-    --     comm_summary nothing, job.toml the size of a parallel dimension, straggler a rank that
-    --     may be late, comm_summary that operation, or last_calls that no rank communicates at its
-    --     end: what they walk is large.
+    -- asked: report | report where slow | report where idle | report where nobody communicates |
+    --     report where a layout is told | where late | with OP | after silence (optional): by the
+    --     report of a diagnosis, whichever rules run; or by no diagnosis but where step_breakdown
+    --     shows slow steps, or ranks without a GPU that do little, comm_summary nothing, job.toml
+    --     the size of a parallel dimension, straggler a rank that may be late, comm_summary that
+    --     operation, or last_calls that no rank communicates at its end: what they walk is large.
     -- shows: device (optional): what a rank's device did, though it reads no gpu_op.
     -- source: Where a formula comes from (optional).
     SELECT ...
@@ -45,7 +45,7 @@ Completion = Literal["replay", "job"]
 """By a replay of the run, or by what its job description implies."""
 
 ASKED = re.compile(
-    r"report|report where (slow|nobody communicates|a layout is told)|where late|with \w+"
+    r"report|report where (slow|idle|nobody communicates|a layout is told)|where late|with \w+"
     r"|after silence"
 )
 """When a diagnosis asks a query beyond the rules that read it, or only then."""

@@ -6,6 +6,7 @@
 -- compare sets them, by path, beside those of another run.
 --
 -- reads: annotation, collective, gpu_op, host_op, step
+-- asked: report where idle
 -- grain: attempt, rank, timeline, kind, path, name
 -- param: min_ratio DOUBLE = 0.001 : Least share of the rank's mean step of a row.
 -- param: by_path BOOLEAN = FALSE : Whether what is in different ranges is told apart.

@@ -196,6 +196,33 @@ def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None
     assert "hold up" not in found.verdict.sentence
 
 
+def silence(ms: float, **given: Any) -> dict[str, Any]:
+    row = {"rank": 0, "timeline": "host", "kind": "pause", "path": "", "name": "between a and b"}
+    return row | {"self_ns": ms * 1e6} | given
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([silence(30), silence(2)], "idle 40 % of the 100 ms step, 30.0 ms of it with nothing "
+                                    "recorded between a and b (rank 0), and no rule"),
+        ([silence(30, kind="range", name="load")], "nothing recorded in `load` (rank 0)"),
+        ([silence(19)], "step, and no rule"),  # under half
+        ([silence(30, kind="operator")], "step, and no rule"),
+        ([silence(30, rank=3)], "step, and no rule"),  # not the rank that is shown
+    ],
+)  # fmt: skip
+def test_idle_time_that_lies_in_one_place_is_told_with_it(
+    make_job: MakeJob, rows: list[dict[str, Any]], says: str
+) -> None:
+    job = make_job(idle_ms=40, measured_on="host")
+    job.rows["self_time"] = rows
+    assert says in report(job).verdict.sentence
+    on_gpu = make_job(idle_ms=40)
+    on_gpu.rows["self_time"] = rows
+    assert "of it with" not in report(on_gpu).verdict.sentence
+
+
 def test_the_rank_that_the_others_wait_for_in_slow_steps_is_told(make_job: MakeJob) -> None:
     job = make_job(steps_count=20)
     for step in (4, 11):

@@ -129,11 +129,32 @@ def idle(facts: Facts, limits: ReportThresholds, budget: Sequence[BudgetPart]) -
         )
     return say(
         "unexplained",
-        f"{who} idle {share(idle_s / step_s)} of the {seconds(step_s)} step, and no rule here "
-        f"found the reason.",
+        f"{who} idle {share(idle_s / step_s)} of the {seconds(step_s)} step"
+        f"{_longest_silence(facts, limits, idle_s)}, and no rule here found the reason.",
         "profile with Python stacks to see what the host does meanwhile",
         idle_s / step_s,
     )
+
+
+def _longest_silence(facts: Facts, limits: ReportThresholds, idle_s: float) -> str:
+    """Where most of it lies, if in one place of the loop. Of ranks with a GPU the thread of the
+    loop may stand while another one works."""
+    silences = [
+        row
+        for row in facts.of("self_time")
+        if row["rank"] == facts.steps.median_rank
+        and row["timeline"] == "host"
+        and row["kind"] in ("pause", "range")
+    ]
+    longest = max(silences, key=lambda row: float(row["self_ns"]), default=None)
+    if facts.has_gpu or longest is None:
+        return ""
+    silent_s = float(longest["self_ns"]) / 1e9
+    if silent_s < limits.min_explained_ratio * idle_s:
+        return ""
+    is_range = longest["kind"] == "range"
+    where = f"nothing recorded in `{short(str(longest['name']))}`" if is_range else label(longest)
+    return f", {seconds(silent_s)} of it with {where} (rank {longest['rank']})"
 
 
 def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:

@@ -89,14 +89,9 @@ _TOOLS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
     (re.compile(pattern, re.M), reason)
     for pattern, reason in (
         (
-            rb"\ALinux \S+ \([^\n]*CPU\)\s+[\d:]{8}(?: [AP]M)? +(?:CPU +%usr|UID +PID)",
-            "mpstat or pidstat: CPUs by core or process, which nothing here asks; of the whole "
-            "machine `vmstat -t` and `sadf -j` are read",
-        ),
-        (
-            rb"\ALinux \S+ \([^\n]*CPU\)\s+[\d:]{8}",
-            "sar as text, whose lines lack their date; what `sar -o FILE` kept is read as "
-            "`sadf -j FILE -- -A` prints it",
+            rb"\ALinux \S+ \([^\n]*CPU\)\s+[\d:]{8}(?: [AP]M)? +UID +PID",
+            "pidstat: processes, which nothing here asks; of the whole machine `vmstat -t`, `sar` "
+            "and `mpstat` are read",
         ),
         (
             rb"\AAAA,progname,nmon",

@@ -213,6 +213,10 @@ FAMILIES: tuple[Family, ...] = (
     Family("sadf", 2, "sadf", (
         Format("host", "history", "sadf -j", True, "each moment"),
     )),
+    Family("sar", 1, "sar_text", (
+        Format("host", "history, as text", "sar, mpstat", True, "each row; its day the first line"),
+        Format("storage", "disks, as text", "sar -d", True, "each row; its day the first line"),
+    )),
     Family("affinity", 2, "affinity", (
         Format("host", "CPUs and memory nodes of processes", "/proc/PID/status, taskset -cp PID",
                False, "none: it is a description"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from memory_sink import MemorySink
 from net_cases import ingest, ingest_path
 
+from tracekit.errors import InputError
 from tracekit.ingest import INGESTORS
 from tracekit.ingest.counters.host_words import HOST
 
@@ -152,3 +154,92 @@ def test_one_ingestor_claims_it_and_damage_and_secrets_stay_out(path: Path, fami
         kept = numbers(ingest(text[: text.rfind("\n", 0, cut) + 1], family, path.name))
         assert 0 < len(kept) < len(whole)
         assert set(kept) <= set(whole)
+
+
+SAR_TEXT = HOSTS / "host02-sar.txt"
+
+
+def test_what_sar_prints_are_the_numbers_of_its_history() -> None:
+    """One recording, printed both ways, but for memory_used, which sadf's reader leaves out."""
+    text, history = ingest_path(SAR_TEXT, "sar"), ingest_path(HOSTS / "host02-sar.json", "sadf")
+    assert (text.facts["status"], text.facts["host_name"]) == ("ok", "host02")
+
+    def told(sink: MemorySink) -> list[tuple[object, ...]]:
+        return sorted(
+            (r["time_ns"], r["interval_ns"], r["counter"], round(r["value"], 6))
+            for r in sink.table("host_sample").to_pylist()
+            if r["counter"] != "memory_used"
+        )
+
+    assert told(text) == told(history)
+    assert len(told(text)) > 80
+    disks = text.table("storage_sample").to_pylist()
+    assert {r["counter"] for r in disks} == {
+        "busy", "queue_length", "read_throughput", "write_throughput"
+    }  # fmt: skip
+
+
+def sar(*lines: str, day: str = "11/20/2026") -> MemorySink:
+    head = f"Linux 6.1.0 (node07) \t{day} \t_x86_64_\t(96 CPU)\n\n"
+    return ingest(head + "\n".join(lines) + "\n", "sar", "sar.txt")
+
+
+def clocks(sink: MemorySink) -> list[str]:
+    moments = [r["time_ns"] for r in sink.table("host_sample").to_pylist()]
+    return [f"{datetime.fromtimestamp(ns / 1e9, UTC):%d %H:%M:%S}" for ns in moments]
+
+
+HEADER = "CPU     %iowait"
+
+
+def test_hours_of_twelve_and_a_table_that_goes_past_midnight() -> None:
+    sink = sar(
+        f"11:50:01 PM     {HEADER}",
+        "11:59:01 PM     all     1.00",
+        "12:09:01 AM     all     2.00",
+        "Average:        all     1.50",
+        "",
+        "11:50:01 PM  runq-sz   blocked",
+        "11:59:01 PM        3         1",
+    )
+    assert clocks(sink) == ["20 23:59:01", "21 00:09:01", "20 23:59:01", "20 23:59:01"]
+    spans = [r["interval_ns"] // 10**9 for r in sink.table("host_sample").to_pylist()]
+    assert spans == [540, 600, 540, 540]
+    assert sink.facts["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("day", "is_known"),
+    [("2026-11-20", True), ("11/20/26", True), ("20/11/2026", True), ("20.11.2026", True),
+     ("13/13/2026", False)],
+)  # fmt: skip
+def test_days_as_locales_print_them(day: str, is_known: bool) -> None:
+    rows = f"08:00:01     {HEADER}", "08:10:01     all     1.00"
+    if not is_known:
+        with pytest.raises(InputError, match="a date that is not known"):
+            sar(*rows, day=day)
+        return
+    assert clocks(sar(*rows, day=day)) == ["20 08:10:01"]
+
+
+def test_tables_of_which_nothing_is_kept() -> None:
+    sink = sar("08:00:01     IFACE   rxpck/s", "08:10:01      eth0   1000.00")
+    assert sink.facts["reason"] == "it has no table of CPUs, tasks, memory, pressure or disks"
+
+
+def test_a_header_that_is_printed_again_and_a_restart() -> None:
+    sink = sar(
+        f"08:00:01     {HEADER}",
+        "08:10:01     all     1.00",
+        f"08:10:01     {HEADER}",
+        "08:20:01     all     2.00",
+        "08:25:00  LINUX RESTART (96 CPU)",
+        f"09:00:01     {HEADER}",
+        "09:05:01     all     3.00",
+        "09:05:01       0     9.00",
+        "nothing that is known",
+    )
+    rows = sink.table("host_sample").to_pylist()
+    assert [r["interval_ns"] // 10**9 for r in rows] == [600, 600, 300]
+    assert sink.counters["bad_record"] == 1
+    assert sink.counters["other_metric"] == 1  # one core alone

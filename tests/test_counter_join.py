@@ -448,8 +448,19 @@ def test_without_a_zone_local_times_stand_beside_nothing_and_the_report_says_so(
     assert pick(found["clock"], "basis") == [("local",)]
     assert notes == [
         "/d/smi.csv has local times without a zone: nothing of it is set beside the job; "
-        "say timezone in job.toml ([[source]] path, timezone)"
+        'say whose in job.toml beside it: [[source]] path = "*" and timezone = "UTC", or as '
+        '"Europe/Berlin"'
     ]
+
+
+def test_one_zone_of_all_files_as_the_report_says_it() -> None:
+    con = database(
+        source=[counters(n, f"/d/{n}.csv", time_basis="local") for n in (5, 6)]
+    )  # fmt: skip
+    notes: list[str] = []
+    found = run(con, '[[source]]\npath = "*"\ntimezone = "UTC"\n', notes)
+    assert pick(found["clock"], "basis") == [("epoch",), ("epoch",)]
+    assert notes == []
 
 
 def test_rounds_become_times_by_start_and_interval() -> None:

@@ -70,10 +70,13 @@ def time_notes(sources: Sequence[Source]) -> list[str]:
         verbs, what, keys = words[basis]
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         who = f"{paths[0]}{more} {verbs[len(paths) > 1]}"
-        notes.append(
-            f"{who} {what}: nothing of it is set beside the job; say {keys} in job.toml "
-            f"([[source]] path, {keys})"
-        )
+        advice = f"say {keys} in job.toml ([[source]] path, {keys})"
+        if basis == LOCAL:
+            advice = (
+                'say whose in job.toml beside it: [[source]] path = "*" and timezone = "UTC", '
+                'or as "Europe/Berlin"'
+            )
+        notes.append(f"{who} {what}: nothing of it is set beside the job; {advice}")
     return notes
 
 

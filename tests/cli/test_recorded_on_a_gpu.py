@@ -77,6 +77,16 @@ def test_steps_of_hosts_that_run_ahead_are_as_long_as_without_the_profiler(
     assert job["max_ns"] < 1.15 * job["p50_ns"]
 
 
+def test_some_steps_of_a_host_that_runs_ahead_lose_no_kernel(tracekit: Tracekit) -> None:
+    """While the device works off step 9 its host launches step 10, which is not asked for."""
+    folder = CUDA / "four-ddp-input-rank1"
+    assert tracekit("query", "lost_kernels", folder, "--steps", "5-9", "--format", "json").out in (
+        "[]\n", ""
+    )  # fmt: skip
+    told = tracekit("diagnose", folder, "--steps", "5-9", "--format", "json").out
+    assert json.loads(told)["verdict"]["kind"] == "inherent"
+
+
 def test_a_card_alone_accuses_nobody(tracekit: Tracekit) -> None:
     assert _told(tracekit, "telemetry")["findings"] == []
 

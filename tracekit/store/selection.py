@@ -106,12 +106,13 @@ def prepare(
         con.execute(
             # Selected steps that follow each other are one stretch, with what lies between them.
             "CREATE TABLE step_window AS WITH numbered AS (SELECT source_id, start_ns, "
-            "greatest(end_ns, coalesce(gpu_end_ns, end_ns)) AS end_ns, "
+            "end_ns AS host_end_ns, greatest(end_ns, coalesce(gpu_end_ns, end_ns)) AS end_ns, "
             f"{in_ranges('step', selection.steps)} AS is_selected FROM ({steps})), "
             "stretches AS (SELECT *, count(*) FILTER (NOT is_selected) OVER ("
             "PARTITION BY source_id ORDER BY start_ns, end_ns ROWS UNBOUNDED PRECEDING"
             ") AS stretch FROM numbered) "
-            "SELECT source_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns FROM stretches "
+            "SELECT source_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns, "
+            "max(host_end_ns) AS host_end_ns FROM stretches "
             "WHERE is_selected GROUP BY source_id, stretch"
         )
     if selection.since_ns is not None or selection.until_ns is not None:
@@ -301,11 +302,13 @@ def _time_clauses(start: str | None, end: str, selection: Selection) -> list[str
 def _step_clause(names: set[str], start: str | None, end: str, selection: Selection) -> str:
     """By the step that a row states, else by the time of its source's steps, if it has any."""
     within = "true"
+    # While the device works off a step its host calls for the next ones.
+    until = "host_end_ns" if {"category", "thread"} <= names else "end_ns"
     if start is not None:
         within = (
             f"({start} IS NULL OR v.source_id NOT IN (FROM stepped) OR EXISTS ("
             "SELECT 1 FROM step_window w WHERE w.source_id = v.source_id "
-            f"AND {start} < w.end_ns AND greatest({end}, {start} + 1) > w.start_ns))"
+            f"AND {start} < w.{until} AND greatest({end}, {start} + 1) > w.start_ns))"
         )
     # The number in an annotation's name is the file's own word, of markers only.
     if "step" in names and ("step_source" in names or "dur_ns" not in names):

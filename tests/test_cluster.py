@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +41,47 @@ from traces import BASE_NS, write_job
 RANKS_COUNT = 4
 
 
+class Clusters:
+    """A cluster of two workers, each a process, and another one where a worker does not come back:
+    some tests kill workers, and it happens that nobody starts a successor."""
+
+    def __init__(self) -> None:
+        self._now: Cluster | None = None
+        self._open = ExitStack()
+
+    def whole(self) -> Cluster:
+        """One with both workers."""
+        if self._now is not None:
+            with suppress(TimeoutError):
+                self._now._client.wait_for_workers(2, timeout=30)
+                return self._now
+        self.close()
+        self._now = self._open.enter_context(Cluster(kind="local", workers=2))
+        self._now._client.wait_for_workers(2, timeout=120)
+        return self._now
+
+    def close(self) -> None:
+        """End the one that there is."""
+        self._now = None
+        self._open.close()
+
+
 @pytest.fixture(scope="module")
-def cluster_of_two() -> Iterator[Cluster]:
-    """Two workers, each a process."""
+def clusters() -> Iterator[Clusters]:
+    """For all tests of the file."""
     pytest.importorskip("distributed", reason="needs pip install 'tracekit[cluster]'")
     with pytest.MonkeyPatch.context() as patch:
         # A command with --debug in the same process leaves it, and workers then raise.
         patch.delenv("TRACEKIT_DEBUG", raising=False)
-        with Cluster(kind="local", workers=2) as two:
-            yield two
+        some = Clusters()
+        yield some
+        some.close()
 
 
 @pytest.fixture
-def remote(cluster_of_two: Cluster) -> Cluster:
-    """The same, with both there: a test may have killed one, whose successor is still starting."""
-    cluster_of_two._client.wait_for_workers(2, timeout=120)
-    return cluster_of_two
+def remote(clusters: Clusters) -> Cluster:
+    """Two workers that are there."""
+    return clusters.whole()
 
 
 @pytest.fixture(autouse=True)

@@ -156,12 +156,12 @@ def test_one_ingestor_claims_it_and_damage_and_secrets_stay_out(path: Path, fami
         assert set(kept) <= set(whole)
 
 
-SAR_TEXT = HOSTS / "host02-sar.txt"
+SAR_TEXT = HOSTS.parent / "sysstat" / "host02-sar.txt"
 
 
 def test_what_sar_prints_are_the_numbers_of_its_history() -> None:
     """One recording, printed both ways, but for memory_used, which sadf's reader leaves out."""
-    text, history = ingest_path(SAR_TEXT, "sar"), ingest_path(HOSTS / "host02-sar.json", "sadf")
+    text, history = ingest_path(SAR_TEXT, "sar"), ingest_path(SAR_TEXT.with_suffix(".json"), "sadf")
     assert (text.facts["status"], text.facts["host_name"]) == ("ok", "host02")
 
     def told(sink: MemorySink) -> list[tuple[object, ...]]:

@@ -246,10 +246,12 @@ def at_once(
     pause_ms: int = 100,
     idle_ms: int | None = None,
     longer_ms: int | None = None,
+    world_size: int | None = None,
     **row: Any,
 ) -> Any:
     """Ten steps of 100 ms; in the ``hit`` ones every rank has nothing recorded for the pause."""
     job = late_job(make_job, {}, ranks_count=ranks) if ranks > 1 else make_job(ranks_count=1)
+    job.world_size = world_size
     job.rows["slow_steps"] = []
     for step in hit:
         for rank in range(ranks):
@@ -292,6 +294,12 @@ def test_all_that_stand_still_at_once_are_told_by_steps_without(
 )
 def test_what_is_no_pause_of_all(make_job: MakeJob, kind: dict[str, Any]) -> None:
     assert PAUSE.run(at_once(make_job, **kind).facts()) == RuleOutcome()
+
+
+def test_of_a_rank_whose_peers_left_no_trace_nothing_is_said_of_these(make_job: MakeJob) -> None:
+    (found,) = PAUSE.run(at_once(make_job, world_size=8).facts()).findings
+    assert found.scope.ranks == (0,)
+    assert found.summary.startswith("Rank 0 stands still for 100 ms")
 
 
 def test_one_rank_alone_whose_steps_are_alike_is_fine(make_job: MakeJob) -> None:

@@ -221,6 +221,11 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     names = {str(row["name"]) for row in rows}
     where = f" {longest['name']}" if len(names) == 1 else ""
     alone = len(facts.ranks) == 1
+    # Of a rank whose peers left no trace it is not known what they did.
+    named = facts.ranks if alone and facts.missing_ranks else ()
+    subject = "The host stands" if alone else "All hosts stand"
+    if named:
+        subject = f"Rank {named[0]} stands"
     by: list[Instrument] = ["host ranges", "step times"]
     idle = ""
     if facts.has_gpu:
@@ -228,8 +233,8 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
         idle = ", and the GPU idle meanwhile" if alone else ", and the GPUs idle meanwhile"
     return (
         facts.finding(
-            facts.scope([], keys),
-            f"{'The host stands' if alone else 'All hosts stand'} still for "
+            facts.scope(named, keys),
+            f"{subject} still for "
             f"{seconds(fmean(float(row['part_ns']) for row in rows) / 1e9)} "
             f"{how_often([key.step for key in keys], len(steps))}: nothing recorded{where}"
             f"{idle}. Compatible with {FIXED if len(names) == 1 else MOVING}.",

@@ -11,9 +11,9 @@ How it shows
     some steps is no launching. Idle time that synchronisations, fetches, collections and
     checkpoints explain is taken off first, and so is what the profiler's own records take: what the
     profiled steps of a log take longer than its others, else an estimate from how many operators
-    and calls were recorded. Or all hosts set the pace: on every rank
-    the host works through the whole step, never blocked and hardly ahead of its device, while the
-    device waits for half of it or more; most of that is inside collectives, for launches of peers.
+    and calls were recorded. Or all hosts set the pace: on every rank the host works through the
+    whole step, never blocked and hardly ahead of its device, while the device waits for half of it
+    or more; most of that is inside collectives, for launches of peers.
 
 Why it hurts
     The GPU is bought and not used; a faster one would change nothing.

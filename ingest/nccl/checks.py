@@ -61,6 +61,8 @@ _NO_KEY = re.compile(
 """Where Gloo's members leave their addresses: the job's first group has no name of its own."""
 
 
+_NEVER_MET = re.compile(rb"failed to join the rendezvous|RendezvousTimeoutError\s*$")
+"""torchrun's agents, which meet before any process starts."""
 _AWAITED = re.compile(rb"waiting for remainder of ranks for more than (\d{1,9}) seconds")
 _OF_RANK = re.compile(rb"(?:^|>: ?)(\d{1,7})!?: \[")
 _OF_TENSOR = re.compile(rb" \[missing ranks: ?(\d{1,7}(?:, \d{1,7}){0,9999})\]")
@@ -158,13 +160,8 @@ def _joining(line: bytes, rank: int | None) -> tuple[str, list[str]] | None:
         return "join-short", [
             f"rank={int(barrier[1])}", *counts, *(["of_all=1"] if barrier[2].isdigit() else []),
         ]  # fmt: skip
-    if b"failed to join the rendezvous" in line or line.rstrip().endswith(
-        b"RendezvousTimeoutError"
-    ):
-        return "join-short", [
-            "of_all=1",
-            "of_agents=1",
-        ]  # torchrun's agents meet before any process starts
+    if _NEVER_MET.search(line):
+        return "join-short", ["of_all=1", "of_agents=1"]
     if awaited := _NO_KEY.search(line):
         told = [*by, f"awaited={int(awaited[3])}", f"ms={int(awaited[1])}"]
         return "join-awaited", [*told, *([] if awaited[2] else ["of_all=1"])]

@@ -38,6 +38,7 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Instrument, Price
@@ -194,7 +195,7 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
 
 def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     """One finding where steps are longer by a stretch in which no rank has anything recorded."""
-    steps = facts.steps
+    steps, usual_ns = facts.steps, _usual_idle_ns(facts)
     found = {
         key: row
         for row in facts.of(SLOW)
@@ -203,7 +204,7 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
         and is_in_training(facts, row)
         and (key := StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])))
         in steps.by_key
-        and _is_idle_for(facts, key, limits.min_pause_ratio * float(row["part_ns"]))
+        and _is_idle_for(facts, key, usual_ns, limits.min_pause_ratio * float(row["part_ns"]))
     }
     others = [steps.job_dur_ns(key) for key in steps.keys if key not in found]
     if len(found) < limits.min_late_steps_count or len(others) < limits.min_others_count:
@@ -276,16 +277,23 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     )
 
 
-def _is_idle_for(facts: Facts, key: StepKey, least_ns: float) -> bool:
+def _is_idle_for(
+    facts: Facts, key: StepKey, usual_ns: Mapping[int, float], least_ns: float
+) -> bool:
     """Whether the ranks are idle in a step for so much longer than in their median one: a device
     that works through a pause of its host loses nothing."""
-    steps = facts.steps
     return all(
-        row.idle_ns
-        - median(ranks[rank].idle_ns for ranks in steps.by_key.values() if rank in ranks)
-        >= least_ns
-        for rank, row in steps.by_key[key].items()
+        row.idle_ns - usual_ns[rank] >= least_ns for rank, row in facts.steps.by_key[key].items()
     )
+
+
+def _usual_idle_ns(facts: Facts) -> dict[int, float]:
+    """How long each rank is idle in its median step."""
+    by_key = facts.steps.by_key.values()
+    return {
+        rank: median(ranks[rank].idle_ns for ranks in by_key if rank in ranks)
+        for rank in facts.steps.ranks
+    }
 
 
 def _total_ns(rows: list[Row]) -> float:

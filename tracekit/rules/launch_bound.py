@@ -33,7 +33,7 @@ When this is wrong
 Source
     Diagnosis D32; host wait as HolisticTraceAnalysis attributes idle time. Of the records: 0.4 to
     0.7 us an operator measured with PyTorch 2.13 (no options, shapes, stacks, memory); of a job on
-    an H100 that takes 11 ms a step without the profiler and 16 to 27 with it, 3 us or more a call.
+    an H100 that takes 11 ms a step without the profiler and 16 to 27 with it, over 3 us a call.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class LaunchBoundThresholds(Thresholds):
     )
     operator_record_ns: int = threshold(600, "the profiler's work for an operator, measured")
     call_record_ns: int = threshold(
-        3_000, "the same for a CUDA call: the least that real jobs with and without it show"
+        3_000, "the same for a CUDA call, assumed: the one job recorded both ways shows more"
     )
     max_record_ratio: float = threshold(3.0, "times as much, that it may be on a slow host")
     min_doubt_ratio: float = threshold(

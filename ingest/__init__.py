@@ -122,6 +122,11 @@ _TOOLS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
             "dcgmi diag, health or stats: verdicts, and sums over a job, no counters of moments; "
             "`dcgmi dmon`, `dcgmi nvlink -e`, `nvidia-smi -q` and dcgm-exporter are read",
         ),
+        (
+            rb'^ {0,4}"log_history": \[',
+            "the state of Hugging Face's Trainer: losses by step, without the time of any; what it "
+            "prints and its TensorBoard files are read",
+        ),
     )
 )
 """First text of what tools print that is named but not read, and what is read instead."""

@@ -81,6 +81,9 @@ class StepFormat:
     ``job_step``, ``dur_s``, ``input_wait_s``, or ``elapsed_h`` since the training began."""
     below_marker: str = ""
     """A text that each such line holds."""
+    batch: str = ""
+    """Where ``step`` counts samples: a pattern of one group for how many of them a step takes,
+    which a line before says once. Without that line no step is one."""
     is_wait_beside: bool = False
     """Whether the duration that it states leaves the wait for input out."""
     has_commas: bool = False
@@ -568,6 +571,19 @@ FORMATS: tuple[StepFormat, ...] = (
             ("loss", rf'loss"(?:, "value")?: ({_NUMBER})'),
             ("learning_rate", rf'"lr": ({_NUMBER})'),
         ),
+    ),
+    StepFormat(
+        "mllog_samples",
+        (":::MLLOG ",),
+        r'"time_ms": (?P<time>\d{13}), .*?"key": "(?:train_loss|loss|tracked_stats)", .*?'
+        r'"samples_count": (?P<step>\d+)',
+        "MLPerf's logging (mllog) of those that count samples and say their `global_batch_size`",
+        fields=(
+            ("loss", rf'loss"(?:, "value")?: ({_NUMBER})'),
+            ("learning_rate", rf'"lr": ({_NUMBER})'),
+            ("dur_s", rf'"train_step_time": ({_NUMBER})'),
+        ),
+        batch=r'"key": "global_batch_size", "value": (\d{1,9})[,.]',
     ),
     StepFormat(
         "dllogger",

@@ -49,7 +49,8 @@ _SAYS = tuple(
             rb"|\bvalidate step\b|\b(?:running|begin|start|starting) (?:evaluation|validation)"
             rb"|\b(?:evaluating|validating)\b|\bvalidation dataloader\b"
             rb"|\bvalidation: iteration \d|\bevaluate \.{3}"
-            rb"|\b(?:evaluation|validation) (?:done|finished|completed?|took)\b",
+            rb"|\b(?:evaluation|validation) (?:done|finished|completed?|took)\b"
+            rb"|\"key\": \"eval_st(?:art|op)\"",
         ),
         ("collection", rb"\[GC\]|\bgarbage collect"),
         (

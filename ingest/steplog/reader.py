@@ -41,9 +41,10 @@ _DATE = r"[-/][0-9]{2}[-/][0-9]{2}[ T][0-9]"
 """What no stamp is without: to look whether any line has one takes half as long, and less where
 they have neither of the characters that it begins with."""
 _STAMP = (
-    r"(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)"
-    r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
+    r"(?:(?P<date>\d{4}(?:-\d\d-|/\d\d/)\d\d)|\[(?P<month_first>\d\d/\d\d/\d\d))[ T]"
+    r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
+"""``month_first`` is Rich's, whose handler writes the date of the C locale in brackets."""
 _YEARLESS = (
     r"^(?:\[[^\]]{1,30}\]:? ?|\d{1,7}: )?\[?"
     r"(?:[IWEF]?(?P<month>\d\d)(?:/)?(?P<day>\d\d) )?"
@@ -121,6 +122,9 @@ class StepReader:
         self._pod: str | None = None
         """Whose steps are kept, of several pods that print into one file."""
         self._of_other_pods = 0
+        self._batches: dict[str, int] = {}
+        """Of formats whose steps are counted in samples: how many of them one takes."""
+        self._without_batch = 0
         self._window: tuple[int, int] | None = None
         self._zones: set[bool] = set()
 
@@ -185,8 +189,15 @@ class StepReader:
 
     def take(self, looked: Looked) -> None:
         """Write the steps of the lines that follow those before."""
+        for known in self._met:
+            wants = known.batch and known.name not in self._batches
+            if wants and looked.block.holds(known.batch):
+                said = looked.block.text.str.extract(known.batch).drop_nulls()[0]
+                self._batches[known.name] = max(int(said), 1)
         for known, found, said in looked.steps:
             steps = self._of_one_pod(found)
+            if known.batch:
+                steps = self._by_samples(steps, known)
             if known.ends_epoch and steps.height:
                 steps = self._in_epochs(steps, known)
             if known.is_bar and said is not None:
@@ -195,6 +206,16 @@ class StepReader:
                 steps = self._below[known].join(said, steps, known)
             if steps.height:
                 self._write(steps, known)
+
+    def _by_samples(self, steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+        """The steps, of lines that say how many samples were taken until then."""
+        import polars as pl
+
+        batch = self._batches.get(known.name)
+        if batch is None:
+            self._without_batch += steps.height
+            return steps.clear()
+        return steps.with_columns(samples_count=pl.col("step"), step=pl.col("step") // batch)
 
     def _in_epochs(self, steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         """The lines that end an epoch, numbered; what has other steps evaluates."""
@@ -275,6 +296,11 @@ class StepReader:
             doc="Lines of steps that other pods print into the file: one pod's are the job's.",
         )  # fmt: skip
         self._sink.count(
+            "step_without_batch", self._without_batch,
+            doc="Lines that count samples in a log that does not say its global_batch_size: which "
+            "step they are of is not known.",
+        )  # fmt: skip
+        self._sink.count(
             "step_line", self.count, severity="info", doc="Lines that report a training step."
         )
         if len(self._zones) > 1:
@@ -337,6 +363,13 @@ def _found(
     steps = steps.select(
         *columns, "line", _stamp_of(steps, stamp, block).alias("at"), number.alias("epoch_number")
     ).unnest("at")
+    if "month_first" in steps.columns:
+        if steps["month_first"].null_count() < steps.height:
+            part = pl.col("month_first").str
+            date = (pl.lit("20"), part.tail(2), pl.lit("-"), part.head(2), pl.lit("-"),
+                    part.slice(3, 2))  # fmt: skip
+            steps = steps.with_columns(date=pl.coalesce("date", pl.concat_str(date)))
+        steps = steps.drop("month_first")
     # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
     stated = {name for name in ("date", "zone") if steps[name].null_count() < steps.height}
     times = [_time(has_zones="zone" in stated)] if "date" in stated else []

@@ -120,6 +120,8 @@ def test_units_tell_counters_of_another_language_and_far_names_tell_none(
          "| Diagnostic                | Result                 |\n", "dcgmi dmon"),
         ("+-----------+\n| Health Monitor Report                   |\n", "dcgmi dmon"),
         ("Successfully retrieved statistics for job: 5.\n", "dcgmi dmon"),
+        ('{\n  "epoch": 1.0,\n  "log_history": [\n    {"loss": 2.5, "step": 10}\n  ]\n}\n',
+         "without the time of any"),
     ],
 )  # fmt: skip
 def test_what_other_tools_print_is_named_with_what_is_read_instead(

@@ -40,6 +40,7 @@ LINES = {
     "Validation: iteration 1/10": EVALUATION,
     "    evaluate .......................................: (1004.2, 1012.1)": EVALUATION,
     "evaluation took 12.5 s": EVALUATION,
+    ':::MLLOG {"namespace": "", "time_ms": 1, "key": "eval_start"': EVALUATION,
     "{'eval_loss': 2.1, 'eval_runtime': 3.2}": EVALUATION,
     "[GC] Performing periodical GC collection. 0.85 seconds": COLLECTION,
     "INFO: garbage collection took 0.4 s": COLLECTION,

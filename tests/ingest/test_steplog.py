@@ -301,6 +301,15 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "time_ns": 1_714_557_600_500 * 10**6,
         },
     ),
+    "mllog_samples": (
+        ':::MLLOG {"namespace": "", "time_ms": 1714557600500, "event_type": "POINT_IN_TIME", '
+        '"key": "tracked_stats", "value": {"train_step_time": 0.25, "reduced_train_loss": 1.75}, '
+        '"metadata": {"file": "run.py", "lineno": 9, "samples_count": 320}}',
+        {
+            "step": 10, "samples_count": 320, "loss": 1.75, "dur_ns": 250_000_000,
+            "time_ns": 1_714_557_600_500 * 10**6,
+        },
+    ),
     "dllogger": (
         'DLLL {"timestamp": "1714557600.500000", "datetime": "2024-05-01 10:00:00.500000", '
         '"elapsedtime": "93.5", "type": "LOG", "step": [2, 79], "data": {"train.loss": 6.5, '
@@ -316,12 +325,19 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 """By format: a line as the program writes it, and what it says."""
+BEFORE = {
+    "mllog_samples": (
+        ':::MLLOG {"namespace": "", "time_ms": 1714557600000, "event_type": "POINT_IN_TIME", '
+        '"key": "global_batch_size", "value": 32, "metadata": {"file": "run.py", "lineno": 5}}'
+    )
+}
+"""By format: what stands before, without which the line says no step."""
 
 
 @pytest.mark.parametrize("known", sorted(LINES))
 def test_each_program_says_its_step_in_its_own_words(known: str) -> None:
     line, expected = LINES[known]
-    (row,) = read_steps(f"first\n{line}\nlast\n")
+    (row,) = read_steps(f"{BEFORE.get(known, 'first')}\n{line}\nlast\n")
     assert {"format": row["format"], "place": row["place"]} == {"format": known, "place": 2}
     assert {name: row[name] for name in expected} == pytest.approx(expected)
 
@@ -735,6 +751,24 @@ def test_a_clock_without_a_year_tells_how_long_steps_took(
     (row,) = steps_of(tmp_path, f"{head}step 1 loss 3.0\n".encode())
     assert row["time_ns"] is None
     assert row["elapsed_ns"] == (None if elapsed_s is None else round(elapsed_s * 1e9))
+
+
+def test_samples_are_no_steps_where_nobody_says_how_many_a_step_takes(tmp_path: Path) -> None:
+    """MLPerf's log says it once, before the first step."""
+    text = f"{LINES['mllog_samples'][0]}\n{LINES['nanogpt'][0]}\n"
+    assert [r["format"] for r in steps_of(tmp_path, text.encode())] == ["nanogpt"]
+
+
+def test_richs_date_is_read_month_first_and_in_brackets_alone(tmp_path: Path) -> None:
+    """Of Spark and Hadoop 11/24/19 would be the year 2011."""
+    said = "11/24/25 19:30:05"
+    rich, spark = (f"{head} INFO step 1 loss 3.0\n".encode() for head in (f"[{said}]", said))
+    (row,) = steps_of(tmp_path, rich)
+    assert row["time_ns"] == 1_764_012_605 * 10**9  # 24 November 2025, as if UTC
+    (row,) = steps_of(tmp_path, spark)
+    assert row["time_ns"] is None
+    (row,) = steps_of(tmp_path, rich.replace(b"11/24/25", b"24/11/25"))
+    assert row["time_ns"] is None
 
 
 def pod_lines(pod: str, *steps: int) -> str:

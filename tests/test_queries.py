@@ -266,6 +266,7 @@ TOLD_BY_CASES = frozenset({
     "nccl_bench", "nccl_nics",
     "nccl_rails", "nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "pipeline_heat_map", "port_counters",
     "port_events", "port_levels", "port_traffic", "rank_stacks", "replica_balance", "slow_steps",
+    "slow_transfers",
     "straggler_reports",
     "stage_balance", "watchdog",
 })  # fmt: skip

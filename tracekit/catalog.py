@@ -86,6 +86,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/collective_skew",
     "comm/straggler",
     "comm/late_steps",
+    "comm/slow_transfers",
     "comm/delay_matrix",
     "comm/exit_lateness",
     "comm/group_bandwidth",

@@ -27,6 +27,8 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 -- column: calls_count BIGINT : Calls, or stretches, of that part in the step.
 -- column: usual_calls_count BIGINT : In the rank's median step: fewer, and it is more work.
+-- column: collectives_count BIGINT : Collectives, sends and receives of the rank that has most.
+-- column: usual_collectives_count BIGINT : In the median step of the attempt.
 -- asked: report where slow
 WITH
     judged AS (
@@ -55,6 +57,34 @@ WITH
         FROM judged
         JOIN scatters USING (attempt)
         WHERE dur_ns - usual_ns > greatest($min_ratio * usual_ns, 3.5 * spread_ns)
+    ),
+    rank_collectives AS (
+        SELECT
+            windows.attempt,
+            windows.capture_id,
+            windows.step,
+            windows.rank,
+            count(collective.place) AS collectives_count
+        FROM step_windows() AS windows
+        LEFT JOIN collective
+            ON
+                collective.attempt = windows.attempt
+                AND collective.capture_id = windows.capture_id
+                AND collective.rank = windows.rank
+                AND collective.start_ns >= windows.start_ns
+                AND collective.start_ns < windows.end_ns
+        WHERE NOT is_warmup AND NOT is_partial
+        GROUP BY ALL
+    ),
+    collectives AS (
+        SELECT attempt, capture_id, step, max(collectives_count) AS collectives_count
+        FROM rank_collectives
+        GROUP BY attempt, capture_id, step
+    ),
+    usual_collectives AS (
+        SELECT attempt, quantile_disc(collectives_count, 0.5) AS usual_collectives_count
+        FROM collectives
+        GROUP BY attempt
     ),
     rank_steps AS (
         SELECT attempt, rank, count(*) AS steps_count
@@ -178,6 +208,10 @@ SELECT
     if(is_explained, longest.place, NULL) AS place,
     attempt,
     CAST(if(is_explained, longest.calls_count, NULL) AS BIGINT) AS calls_count,
-    CAST(if(is_explained, longest.usual_calls_count, NULL) AS BIGINT) AS usual_calls_count
+    CAST(if(is_explained, longest.usual_calls_count, NULL) AS BIGINT) AS usual_calls_count,
+    collectives_count,
+    usual_collectives_count
 FROM shared
+JOIN collectives USING (attempt, capture_id, step)
+JOIN usual_collectives USING (attempt)
 ORDER BY attempt, capture_id, step;

@@ -235,7 +235,8 @@ def slow_step(step: int, **given: Any) -> dict[str, Any]:
     row = {
         "attempt": 1, "capture_id": 0, "step": step, "over_ns": 60e6, "judged_steps_count": 20,
         "rank": 3, "kind": "pause", "path": "train", "name": "between a and b", "part_ns": 58e6,
-        "calls_count": 1, "usual_calls_count": 0,
+        "calls_count": 1, "usual_calls_count": 0, "collectives_count": 5,
+        "usual_collectives_count": 5,
     }  # fmt: skip
     return row | given
 
@@ -254,6 +255,12 @@ def slow_step(step: int, **given: Any) -> dict[str, Any]:
          "operator between a and b. No rule"),
         ({"part_ns": 29e6}, "on average. No rule here found"),  # under half of the step's excess
         ({"kind": None}, "on average. No rule here found"),
+        ({"kind": None, "collectives_count": 16, "usual_collectives_count": 0},
+         " In steps 4,8,12 (3 of 20, every 4th) a rank makes 16 collective calls where none is "
+         "usual (gradients or parameters that are exchanged every few steps). No rule"),
+        ({"kind": None, "collectives_count": 16, "usual_collectives_count": 4},
+         "where 4 are usual"),
+        ({"kind": None, "collectives_count": 6}, "on average. No rule here found"),
     ],
 )  # fmt: skip
 def test_what_explains_slow_steps_is_told_with_its_rhythm(
@@ -264,6 +271,32 @@ def test_what_explains_slow_steps_is_told_with_its_rhythm(
         for step in (4, 8, 12):
             job.add(rank, step, "compute", 60)
     job.rows["slow_steps"] = [slow_step(step, **given) for step in (4, 8, 12)]
+    assert words in report(job).verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("steps", "over_ns", "words"),
+    [
+        ((4, 8, 12), 50e6, "In steps 4,8,12 (3 of 20, every 4th) a recv of ranks 1,3 takes 50.0 ms "
+                           "longer than usual after all of them called it: the network was slow"),
+        ((4, 8, 12), 29e6, "on average. No rule here found"),  # under half of the steps' excess
+        ((4,), 50e6, "on average. No rule here found"),  # of one of three slow steps
+        ((5, 9, 13), 50e6, "on average. No rule here found"),  # in steps that are not slow
+    ],
+)  # fmt: skip
+def test_a_call_that_takes_long_once_all_are_in_it_is_told(
+    make_job: MakeJob, steps: tuple[int, ...], over_ns: float, words: str
+) -> None:
+    job = make_job(steps_count=20)
+    for rank in range(4):
+        for step in (4, 8, 12):
+            job.add(rank, step, "exposed_comm", 60)
+    job.rows["slow_steps"] = [slow_step(step, kind=None) for step in (4, 8, 12)]
+    job.rows["slow_transfers"] = [
+        {"attempt": 1, "capture_id": 0, "step": step, "op": "recv", "ranks": [1, 3],
+         "over_ns": over_ns}
+        for step in steps
+    ]  # fmt: skip
     assert words in report(job).verdict.sentence
 
 

@@ -171,11 +171,17 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
     late = late_ranks(slow, limits, facts.job.broken_ranks)
     who = ranks_phrase(late, facts.ranks).lower()
     held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
+    explained = (
+        _in_them(facts, limits)
+        or (held if late else "")
+        or _transferred(facts, limits)
+        or _exchanged(facts, limits)
+    )
     return say(
         "unexplained",
         f"Some steps take up to {seconds(max(durs) / 1e9)} where {seconds(typical / 1e9)} is "
         f"typical, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
-        f"{_in_them(facts, limits) or (held if late else '')} No rule here found the reason.",
+        f"{explained} No rule here found the reason.",
         "profile a longer window that spans several slow steps, with Python stacks",
         above,
     )
@@ -202,6 +208,59 @@ def _in_them(facts: Facts, limits: ReportThresholds) -> str:
     return (
         f" {sentence(often)} {who} {seconds(explained_ns / len(most) / 1e9)} more"
         f"{where}: {label(first)}{_more_calls(most, limits)}."
+    )
+
+
+def _transferred(facts: Facts, limits: ReportThresholds) -> str:
+    """The communicator whose calls take most of what slow steps take longer, though nobody was
+    late for them."""
+    over_ns = {
+        (row["attempt"], row["capture_id"], row["step"]): float(row["over_ns"])
+        for row in facts.of("slow_steps")
+    }
+    groups: dict[tuple[str, tuple[int, ...]], list[Row]] = {}
+    for row in facts.of("slow_transfers"):
+        key = row["attempt"], row["capture_id"], row["step"]
+        if float(row["over_ns"]) > limits.min_explained_ratio * over_ns.get(key, float("inf")):
+            groups.setdefault((str(row["op"]), tuple(row["ranks"])), []).append(row)
+    if not groups:
+        return ""
+    (op, ranks), most = max(
+        groups.items(), key=lambda group: (sum(float(r["over_ns"]) for r in group[1]), group[0])
+    )
+    explained_ns = sum(float(row["over_ns"]) for row in most)
+    if explained_ns <= limits.min_explained_ratio * sum(over_ns.values()):
+        return ""
+    count = int(facts.of("slow_steps")[0]["judged_steps_count"])
+    often = how_often([int(row["step"]) for row in most], count)
+    whose = ranks_phrase(ranks, ()).lower()
+    return (
+        f" {sentence(often)} {'an' if op[0] in 'aeiou' else 'a'} {op} of {whose} takes "
+        f"{seconds(explained_ns / len(most) / 1e9)} longer than usual after all of them called it: "
+        "the network was slow, or one of them stood still within it."
+    )
+
+
+def _exchanged(facts: Facts, limits: ReportThresholds) -> str:
+    """Collectives that slow steps have and others do not: no fault, but how the job is made."""
+    rows = facts.of("slow_steps")
+    more = 1 + limits.min_more_calls_ratio
+    told = [
+        row
+        for row in rows
+        if int(row["collectives_count"]) > more * int(row["usual_collectives_count"])
+    ]
+    explained_ns = sum(float(row["over_ns"]) for row in told)
+    if explained_ns <= limits.min_explained_ratio * sum(float(row["over_ns"]) for row in rows):
+        return ""
+    first = told[0]
+    often = how_often([int(r["step"]) for r in told], int(first["judged_steps_count"]))
+    count = median(float(row["collectives_count"]) for row in told)
+    usual = int(first["usual_collectives_count"])
+    return (
+        f" {sentence(often)} a rank makes {count:,.0f} collective calls where "
+        f"{f'{usual:,} are' if usual else 'none is'} usual (gradients or parameters that are "
+        "exchanged every few steps)."
     )
 
 

@@ -31,8 +31,12 @@ NAME = "amd"
 
 _ROCM_JSON = re.compile(rb'\A\s*\{\s*"(?:card\d+|system)"\s*:\s*\{')
 _ROCM_CSV = re.compile(
-    rb"^device,[^\r\n]*(?:\(Sensor |GPU use \(%\)|Package Power|VRAM|clock speed)", re.M
+    rb"^(?:[Tt]ime(?:stamp)?,)?device,[^\r\n]*"
+    rb"(?:\(Sensor |GPU use \(%\)|Package Power|VRAM|clock speed)",
+    re.M,
 )
+_HEADER = re.compile(r"(?:[Tt]ime(?:stamp)?,)?device,")
+_CARD_OF_CSV = re.compile(r"(?:[^,]{1,40},)?(?:card|gpu)?[ _]?\d{1,3},", re.I)
 _ROCM_TABLE = re.compile(rb"^=+ (?:ROCm System Management Interface|ROCm SMI) ", re.M)
 _SMI_JSON = re.compile(
     rb'\A\s*(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"\s*:\s*\d+\s*,\s*"'
@@ -198,15 +202,10 @@ class _Reader:
         moment = times.of_line(text)
         if moment is not None:
             self.stamp_ns = moment
-        elif text.startswith("device,"):
+        elif _HEADER.match(text):
             self._header = cells_of(text, ",")
-        elif self._header and _CARD.match(text):
-            cells = cells_of(text, ",")
-            card = _CARD.fullmatch(cells[0].strip())
-            if card is None or len(cells) != len(self._header):
-                self.bad(number, "a row that is not as its header says", text)
-                return
-            self._take(number, int(card[1]), dict(zip(self._header[1:], cells[1:], strict=True)))
+        elif self._header and _CARD_OF_CSV.match(text):
+            self._row_of_csv(number, text)
         elif _SMI_TABLE.match(text.encode()):
             self._columns = text.lower().split()
         elif self._columns and text.strip()[:1].isdigit():
@@ -222,6 +221,20 @@ class _Reader:
             said = {f"={c}": f"{v} {u}" for (c, u), v in
                     zip(_ROW_COUNTERS, row.groups()[1:], strict=True) if v is not None}  # fmt: skip
             self._take(number, int(row[1]), said)
+
+    def _row_of_csv(self, number: int, text: str) -> None:
+        """A row of ``rocm-smi --csv``, behind a time where a loop of one's own put it there."""
+        cells = cells_of(text, ",")
+        at = self._header.index("device")
+        card = _CARD.fullmatch(cells[at].strip()) if len(cells) == len(self._header) else None
+        moment = times.parse(cells[0]) if at else None
+        if card is None or (at and moment is None):
+            self.bad(number, "a row that is not as its header says", text)
+            return
+        if moment is not None:
+            self.stamp_ns = moment
+        said = dict(zip(self._header[at + 1 :], cells[at + 1 :], strict=True))
+        self._take(number, int(card[1]), said)
 
     def _indented(self, text: str) -> None:
         indent = len(text) - len(text.lstrip())

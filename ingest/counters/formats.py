@@ -102,7 +102,7 @@ FAMILIES: tuple[Family, ...] = (
         Format("gpu", "processes", "nvidia-smi --query-compute-apps", True, "timestamp, local"),
         Format("gpu", "matrix", "nvidia-smi topo -m", True, "none: it is a description"),
     ), ("dcgm", "nvidia_smi")),
-    Family("amd", 3, "amd", (
+    Family("amd", 4, "amd", (
         Format("gpu", "GPUs of AMD", "rocm-smi: CSV, JSON and its table", False,
                "time lines, else the file's"),
         Format("gpu", "GPUs of AMD", "amd-smi metric and monitor: JSON, text", False,

@@ -120,6 +120,21 @@ def test_readings_after_each_other_have_the_times_between_them_or_none() -> None
     assert set(sink.rows("gpu_sample", "time_ns")) == {None} and sink.counters["no_time"] == 1
 
 
+def test_a_loop_of_ones_own_puts_a_time_before_each_row_of_rocm_smi() -> None:
+    header, *cards = ROCM_CSV.splitlines()
+    lines = [f"timestamp,{header}"] + [
+        f"{at},{c}" for at in (1784016758, 1784016768) for c in cards
+    ]
+    text = "\n".join(lines) + "\n"
+    source = source_of(text.encode(), "x.csv")
+    assert recognise(source).ingestor == "amd"
+    sink = ingest(source, "amd")
+    assert rows(sink) >= ROWS and "bad_record" not in sink.counters
+    assert set(sink.rows("gpu_sample", "time_ns")) == {1784016758 * 10**9, 1784016768 * 10**9}
+    damaged = source_of(text.replace("1784016768,card1", "soon,card1").encode(), "x.csv")
+    assert ingest(damaged, "amd").counters["bad_record"] == 1
+
+
 def test_what_breaks_off_is_partial_and_words_are_no_numbers() -> None:
     sink = ingest(source_of(ROCM_CSV[:-9].encode(), "x.csv"), "amd")
     assert sink.facts["status"] == "partial" and len(rows(sink)) == 5

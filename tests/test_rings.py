@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import tracekit
 from kineto_events import step, trace, x
+from tracekit import replays
+from tracekit.whatif.collectives import CollectiveReplay
 
 RANKS, STEPS, BLOCKS = 4, 6, 4
 SLOW = 2
@@ -49,13 +52,17 @@ def ring(
             wait = x("user_annotation", "gloo:all_reduce", now[r], last - now[r], tid=2, **SHAPES)
             events[r] += [wait, step(at_step, begin[r], last + 100 - begin[r])]
             now[r] = last + 100
+    write(folder, events, groups)
+    return now[0] / STEPS / 1000
+
+
+def write(folder: Path, events: Mapping[int, list[dict[str, Any]]], groups: int = 1) -> None:
     folder.mkdir()
     group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": RANKS, "ranks": [*range(RANKS)]}
     for r in range(RANKS):
         info = {"rank": r, "world_size": RANKS, "pg_count": groups, "pg_config": [group]}
         text = trace(events[r], distributedInfo=info, baseTimeNanoseconds=1_784_000_000 * 10**9)
         (folder / f"rank{r}.json").write_bytes(text)
-    return now[0] / STEPS / 1000
 
 
 def test_what_a_slow_rank_of_a_ring_costs(tmp_path: Path) -> None:
@@ -69,6 +76,53 @@ def test_what_a_slow_rank_of_a_ring_costs(tmp_path: Path) -> None:
     assert found.impact.method == "replay"
     with tracekit.open(tmp_path / "healthy") as run:
         assert run.diagnose().document.verdict.kind == "inherent"
+
+
+def posted_ring(folder: Path, pause_ms: float) -> float:
+    """The same with both messages asked for before a rank computes, and awaited behind that, the
+    sent one first: gloo holds it until the receiver asks. ``SLOW`` pauses between the third step's
+    last call and its end. The length of a step in ms."""
+    events: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    now = dict.fromkeys(range(RANKS), 0.0)
+    for at_step in range(STEPS):
+        begin = dict(now)
+        for _ in range(BLOCKS):
+            asked = dict(now)
+            for r, since in asked.items():
+                before, after = (r - 1) % RANKS, (r + 1) % RANKS
+                events[r].append(x("cpu_op", "aten::mm", since + 100, 10_000))
+                sent = max(since + 10_200, asked[after] + 300)
+                got = max(sent, asked[before] + 300) + 100
+                for name, at, end, peer in (
+                    ("send", since, sent, after), ("recv_", since + 50, got, before),
+                ):  # fmt: skip
+                    told = {"Concrete Inputs": ["", "", str(peer), "0"]}
+                    range_name = f"gloo:{name.rstrip('_')}"
+                    events[r] += [
+                        x("cpu_op", f"c10d::{name}", at, 40, **told),
+                        x("user_annotation", range_name, at + 20, end - at - 20, **SHAPES),
+                    ]
+                now[r] = got + 100
+        last = max(now.values()) + 4000
+        for r in now:
+            wait = x("user_annotation", "gloo:all_reduce", now[r], last - now[r], tid=2, **SHAPES)
+            now[r] = last + 100 + (1000 * pause_ms if r == SLOW and at_step == 2 else 0)
+            events[r] += [wait, step(at_step, begin[r], now[r] - begin[r])]
+    write(folder, events)
+    return max(now.values()) / STEPS / 1000
+
+
+def test_a_message_that_its_receiver_asks_for_late_costs_what_the_receiver_does(
+    tmp_path: Path,
+) -> None:
+    """The ranks before it in the ring stand still for their messages to it, and what they receive
+    is asked for behind that: no transfer took so long."""
+    healthy_ms = posted_ring(tmp_path / "healthy", 0)
+    assert posted_ring(tmp_path / "paused", 300) == pytest.approx(healthy_ms + 50, rel=0.01)
+    with tracekit.open(tmp_path / "paused") as run:
+        replay = replays.replay_of_calls(run.con)
+    assert isinstance(replay, CollectiveReplay)
+    assert replay.step_s_without_work([SLOW]) == pytest.approx(healthy_ms / 1000, rel=0.05)
 
 
 @pytest.mark.parametrize("told", [{"peers": False}, {"groups": 2, "offset": 1}])

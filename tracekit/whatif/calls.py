@@ -76,6 +76,8 @@ class Call:
     starts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
     sends: set[int] = field(default_factory=set)
+    held: set[int] = field(default_factory=set)
+    """Senders on the host that stood still until their receiver asked."""
     transfers: dict[int, int] | None = None
     """Kept once they have been asked for."""
     settled: _Settled | None = field(default=None, init=False, repr=False, compare=False)
@@ -96,7 +98,7 @@ class Call:
             return {rank, self.root} if self.root is not None else {rank}
         if self.op in _ROOT_LAST and self.root in self.starts and rank != self.root:
             return (rank,)
-        if self.is_sent_on_host_by(rank):
+        if self.is_sent_on_host_by(rank) and rank not in self.held:
             return (rank,)
         return self.starts
 

@@ -12,6 +12,10 @@ communication. The transfer is the measured end less the last start that the cal
 for, so the replay of what was measured gives the measured time back; by how much it does not is
 the simulation error.
 
+On the host a send goes out when its receiver asks for it, and what a rank asks for behind a send
+ends, in the record, when it was asked: where a receiver asked while the sender stood still, the
+sender needs it, and nothing that ended behind that counts as a transfer of so long.
+
 The ideal own time of a rank between two calls is the median of its peers', ranks whose calls in
 that step have the same operations and sizes; where calls come in another order, of the whole
 step. The ideal transfer is the median of calls with the same operation, size and members.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.ranges import union
-from tracekit.whatif.calls import Call, calls_of, unbroken
+from tracekit.whatif.calls import Call, calls_of, transfers_of, unbroken
 from tracekit.whatif.executor import Program
 
 MAX_ITEMS = 600_000
@@ -118,7 +118,10 @@ def _window(
         edges = [spans[rank][s][1] for s in kept]
         stalled = sorted(stalls.get(rank, ()))
         sent = {n for _, _, n in entered if matched[n].is_sent_on_host_by(rank)}
-        window.items[rank], stops = _items(entered, sent, stalled, kept, edges, begins[rank])
+        awaited = _held_senders(rank, entered, sent, stalled, matched) if sent else set()
+        window.items[rank], stops = _items(
+            entered, sent, awaited, stalled, kept, edges, begins[rank]
+        )
         lost_ns = _unmatched_ns(entered, others[rank], stalled, begins[rank], ends[rank])
         window.unmatched_ratio = max(
             window.unmatched_ratio, lost_ns / max(1, ends[rank] - begins[rank])
@@ -127,9 +130,52 @@ def _window(
     return window
 
 
+def _held_senders(
+    rank: int,
+    entered: Sequence[tuple[int, int, int]],
+    sent: Collection[int],
+    stalls: Sequence[tuple[int, int]],
+    calls: Mapping[int, Call],
+) -> set[int]:
+    """Note which messages were held until their receiver asked while the rank stood still, and say
+    for which of them it stood still.
+
+    It did where nothing else ended in the stall that anybody entered meanwhile: what else ended
+    there was asked for behind the message, and may have been done at once.
+    """
+    awaited: set[int] = set()
+    ends = sorted((end, number) for _, end, number in entered)
+    times = [end for end, _ in ends]
+    for start, end in stalls:
+        ended = [n for _, n in ends[bisect_right(times, start) : bisect_right(times, end)]]
+        asked = {
+            n: asked_ns
+            for n in ended
+            if n in sent
+            and start + MIN_STOP_NS <= (asked_ns := _last_start(calls[n])) <= calls[n].ends[rank]
+        }
+        for n in asked:
+            calls[n].held.add(rank)
+            transfers_of(calls[n])[rank] = calls[n].ends[rank] - asked[n]
+        others = [n for n in ended if n not in sent]
+        if not asked or not others or any(_last_start(calls[n]) > start for n in others):
+            continue
+        awaited |= asked.keys()
+        until = max(asked.values())
+        for n in others:
+            transfers = transfers_of(calls[n])
+            transfers[rank] = min(transfers[rank], max(0, calls[n].ends[rank] - until))
+    return awaited
+
+
+def _last_start(call: Call) -> int:
+    return max(call.starts.values())
+
+
 def _items(
     calls: Sequence[tuple[int, int, int]],
     sent: Collection[int],
+    awaited: Collection[int],
     stalls: Sequence[tuple[int, int]],
     steps: Sequence[int],
     edges: Sequence[int],
@@ -151,7 +197,11 @@ def _items(
         is_gap = end - start < MIN_STOP_NS
         if first == last or is_gap:
             continue
-        ended = [e for e in ends[first:last] if e[1] not in sent] or ends[first:last]
+        ended = (
+            [e for e in ends[first:last] if e[1] in awaited]
+            or [e for e in ends[first:last] if e[1] not in sent]
+            or ends[first:last]
+        )
         if ended[-1][0] <= begin_ns:
             continue
         stops.append((max(start, begin_ns), ended[-1][0]))

@@ -67,6 +67,11 @@ SPLITTERS: tuple[Splitter, ...] = (_NSYS,)
 DEEP_HEAD_BYTES = 4 << 20
 """Decompressed bytes that are looked at where the first ones show JSON but not of what kind."""
 
+MAX_HOLE_BYTES = 256 << 20
+"""Zeros at the beginning of a log beyond which nothing is looked for."""
+_HOLE = re.compile(rb"\0{16,}")
+"""Zeros of a hole in a text: binary data has such stretches too, but no text around them."""
+
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"PK\x03\x04", "archive", "an archive inside an archive, or without a name that says so"),
     (b"SQLite format 3\0", "sqlite", "a SQLite database that no ingestor knows"),
@@ -162,7 +167,23 @@ def recognise(source: SourceFile) -> Recognition:
             recognition = _sniff(files.read_head(source, DEEP_HEAD_BYTES), source)
         except Exception as error:  # as above
             return Recognition("unreadable", _why(error), status="unreadable")
-    return recognition or _foreign(head, source)
+    return recognition or _holed(head, source) or _foreign(head, source)
+
+
+def _holed(head: bytes, source: SourceFile) -> Recognition | None:
+    """A log with a stretch of zeros: one that was cut while its writer had it open (logrotate's
+    copytruncate), or whose host lost power before all was on disk."""
+    if not _HOLE.search(head) or any(head.startswith(magic) for magic, *_ in _FOREIGN):
+        return None
+    text = head
+    if not head.strip(b"\0"):
+        try:
+            text = files.read_behind_zeros(source, MAX_HOLE_BYTES)
+        except Exception as error:  # any file may be given; what it is must be said, not raised
+            return Recognition("unreadable", _why(error), status="unreadable")
+    text = _HOLE.sub(b"\n", text).rstrip(b"\0")
+    known = (ingestor("nccl"), JOB_LOG)
+    return next((found for one in known if (found := one.sniff(text, source.name))), None)
 
 
 def _sniff(head: bytes, source: SourceFile) -> Recognition | None:

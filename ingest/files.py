@@ -22,6 +22,7 @@ from tracekit.store.manifest import MARK, is_made_by_us
 from tracekit.wording import natural
 
 HEAD_BYTES = 64 << 10
+_BLOCK_BYTES = 1 << 20
 """Decompressed bytes that recognition looks at."""
 MAX_FILES = 1_000_000
 """Files that one call expands to."""
@@ -67,6 +68,18 @@ def read_head_and_problem(source: SourceFile, size: int = HEAD_BYTES) -> tuple[b
     """The first bytes, and what is wrong with the compression if it already shows."""
     with source.open() as stream:
         return stream.read(size), stream_problem(stream)
+
+
+def read_behind_zeros(source: SourceFile, most: int, size: int = HEAD_BYTES) -> bytes:
+    """The first decompressed bytes behind the zeros that a file begins with, if these are at most
+    so many."""
+    with source.open() as stream:
+        for _ in range(0, most, _BLOCK_BYTES):
+            block = stream.read(_BLOCK_BYTES)
+            text = block.lstrip(b"\0")
+            if text or not block:
+                return (text + stream.read(size))[:size] if text else b""
+    return b""
 
 
 def source_file(path: Path) -> SourceFile:

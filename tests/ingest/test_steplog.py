@@ -12,6 +12,7 @@ from step_lines import read_steps, steps_of
 
 import nccl_logs
 from tracekit import api
+from tracekit.ingest import files, recognise
 from tracekit.ingest.steplog import words
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat
 from tracekit.ingest.steplog.reader import _found, _matched
@@ -769,6 +770,28 @@ def test_richs_date_is_read_month_first_and_in_brackets_alone(tmp_path: Path) ->
     assert row["time_ns"] is None
     (row,) = steps_of(tmp_path, rich.replace(b"11/24/25", b"24/11/25"))
     assert row["time_ns"] is None
+
+
+@pytest.mark.parametrize("at", [0, 40, 4000])
+@pytest.mark.parametrize("zeros_count", [4096, 3_000_000])
+def test_zeros_where_a_log_was_cut_or_its_host_lost_power_hide_no_step(
+    tmp_path: Path, at: int, zeros_count: int
+) -> None:
+    """logrotate's copytruncate leaves them at the beginning, a power failure anywhere."""
+    lines = [f"2024-05-01 10:00:{n % 60:02d} INFO step {n} loss 2.5\n" for n in range(1, 200)]
+    text = "".join(lines).encode()
+    told = {row["step"] for row in steps_of(tmp_path, text[:at] + bytes(zeros_count) + text[at:])}
+    assert len(set(range(1, 200)) - told) <= 1  # the line that they lie in
+
+
+@pytest.mark.parametrize(
+    "text", [bytes(5000), b"\x01\x02" + bytes(100), b"SQLite format 3" + bytes(64)]
+)
+def test_zeros_alone_or_among_other_bytes_are_no_log(tmp_path: Path, text: bytes) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(text)
+    (source,) = files.expand([log])
+    assert recognise(source).status == "unrecognised"
 
 
 def pod_lines(pod: str, *steps: int) -> str:

@@ -251,6 +251,8 @@ def slow_step(step: int, **given: Any) -> dict[str, Any]:
          " and b. No rule"),
         ({"kind": "operator", "calls_count": 60, "usual_calls_count": 10},
          "operator between a and b, 60 calls where 10 are usual (an evaluation, or more"),
+        ({"kind": "operator", "calls_count": 2, "usual_calls_count": 1},
+         "operator between a and b, 2 calls where 1 is usual (an evaluation, or more"),
         ({"kind": "operator", "calls_count": 14, "usual_calls_count": 10},
          "operator between a and b. No rule"),
         ({"part_ns": 29e6}, "on average. No rule here found"),  # under half of the step's excess

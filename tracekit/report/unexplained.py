@@ -259,7 +259,7 @@ def _exchanged(facts: Facts, limits: ReportThresholds) -> str:
     usual = int(first["usual_collectives_count"])
     return (
         f" {sentence(often)} a rank makes {count:,.0f} collective calls where "
-        f"{f'{usual:,} are' if usual else 'none is'} usual (gradients or parameters that are "
+        f"{f'{usual:,} are' if usual > 1 else 'one is' if usual else 'none is'} usual (gradients or parameters that are "
         "exchanged every few steps)."
     )
 
@@ -272,7 +272,8 @@ def _more_calls(rows: Sequence[Row], limits: ReportThresholds) -> str:
     if rows[0]["kind"] in ("pause", "range") or calls < (1 + limits.min_more_calls_ratio) * usual:
         return ""
     return (
-        f", {calls:,.0f} calls where {usual:,.0f} are usual (an evaluation, or more microbatches)"
+        f", {calls:,.0f} calls where {usual:,.0f} {'is' if usual == 1 else 'are'} usual "
+        "(an evaluation, or more microbatches)"
     )
 
 

@@ -257,10 +257,10 @@ def _exchanged(facts: Facts, limits: ReportThresholds) -> str:
     often = how_often([int(r["step"]) for r in told], int(first["judged_steps_count"]))
     count = median(float(row["collectives_count"]) for row in told)
     usual = int(first["usual_collectives_count"])
+    few = {0: "none is", 1: "one is"}.get(usual, f"{usual:,} are")
     return (
-        f" {sentence(often)} a rank makes {count:,.0f} collective calls where "
-        f"{f'{usual:,} are' if usual > 1 else 'one is' if usual else 'none is'} usual (gradients or parameters that are "
-        "exchanged every few steps)."
+        f" {sentence(often)} a rank makes {count:,.0f} collective calls where {few} usual "
+        "(gradients or parameters that are exchanged every few steps)."
     )
 
 

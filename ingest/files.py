@@ -22,8 +22,8 @@ from tracekit.store.manifest import MARK, is_made_by_us
 from tracekit.wording import natural
 
 HEAD_BYTES = 64 << 10
-_BLOCK_BYTES = 1 << 20
 """Decompressed bytes that recognition looks at."""
+_BLOCK_BYTES = 1 << 20
 MAX_FILES = 1_000_000
 """Files that one call expands to."""
 

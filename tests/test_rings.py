@@ -38,12 +38,7 @@ def ring(
                 events[r].append(x("cpu_op", "aten::mm", now[r], ready - now[r]))
                 for name, at, peer in (("send", ready, after), ("recv_", ready + 50, before)):
                     number = str((peer + offset) % RANKS)
-                    told = {"Concrete Inputs": ["", "", number, "0"]} if peers else {}
-                    range_name = f"gloo:{name.rstrip('_')}"
-                    events[r] += [
-                        x("cpu_op", f"c10d::{name}", at, 40, **told),
-                        x("user_annotation", range_name, at + 20, got - at - 20, **SHAPES),
-                    ]
+                    events[r] += message(name, at, got, number if peers else None)
                 now[r] = got + 100
         last = max(now.values()) + 4000
         for r in now:
@@ -54,6 +49,15 @@ def ring(
             now[r] = last + 100
     write(folder, events, groups)
     return now[0] / STEPS / 1000
+
+
+def message(name: str, at: float, end: float, peer: str | None) -> list[dict[str, Any]]:
+    """What asks for a message, and the range of gloo's that lasts until it is done."""
+    told = {"Concrete Inputs": ["", "", peer, "0"]} if peer is not None else {}
+    return [
+        x("cpu_op", f"c10d::{name}", at, 40, **told),
+        x("user_annotation", f"gloo:{name.rstrip('_')}", at + 20, end - at - 20, **SHAPES),
+    ]
 
 
 def write(folder: Path, events: Mapping[int, list[dict[str, Any]]], groups: int = 1) -> None:
@@ -81,27 +85,23 @@ def test_what_a_slow_rank_of_a_ring_costs(tmp_path: Path) -> None:
 def posted_ring(folder: Path, pause_ms: float) -> float:
     """The same with both messages asked for before a rank computes, and awaited behind that, the
     sent one first: gloo holds it until the receiver asks. ``SLOW`` pauses between the third step's
-    last call and its end. The length of a step in ms."""
+    last call and its end; in the step behind that the rank before it has more to do in the last
+    block, so that all depends on when its message was gone. The length of a step in ms."""
     events: dict[int, list[dict[str, Any]]] = defaultdict(list)
     now = dict.fromkeys(range(RANKS), 0.0)
     for at_step in range(STEPS):
         begin = dict(now)
-        for _ in range(BLOCKS):
+        for block in range(BLOCKS):
             asked = dict(now)
             for r, since in asked.items():
                 before, after = (r - 1) % RANKS, (r + 1) % RANKS
-                events[r].append(x("cpu_op", "aten::mm", since + 100, 10_000))
-                sent = max(since + 10_200, asked[after] + 300)
+                has_more = (at_step, block, r) == (3, BLOCKS - 1, SLOW - 1)
+                work = 30_000 if has_more else 10_000
+                events[r].append(x("cpu_op", "aten::mm", since + 100, work))
+                sent = max(since + work + 200, asked[after] + 300)
                 got = max(sent, asked[before] + 300) + 100
-                for name, at, end, peer in (
-                    ("send", since, sent, after), ("recv_", since + 50, got, before),
-                ):  # fmt: skip
-                    told = {"Concrete Inputs": ["", "", str(peer), "0"]}
-                    range_name = f"gloo:{name.rstrip('_')}"
-                    events[r] += [
-                        x("cpu_op", f"c10d::{name}", at, 40, **told),
-                        x("user_annotation", range_name, at + 20, end - at - 20, **SHAPES),
-                    ]
+                events[r] += message("send", since, sent, str(after))
+                events[r] += message("recv_", since + 50, got, str(before))
                 now[r] = got + 100
         last = max(now.values()) + 4000
         for r in now:
@@ -118,10 +118,13 @@ def test_a_message_that_its_receiver_asks_for_late_costs_what_the_receiver_does(
     """The ranks before it in the ring stand still for their messages to it, and what they receive
     is asked for behind that: no transfer took so long."""
     healthy_ms = posted_ring(tmp_path / "healthy", 0)
-    assert posted_ring(tmp_path / "paused", 300) == pytest.approx(healthy_ms + 50, rel=0.01)
+    paused_ms = posted_ring(tmp_path / "paused", 300)
+    # A sixth of the pause, less what the longer block would have held up in any case.
+    assert paused_ms == pytest.approx(healthy_ms + 48.35, rel=0.01)
     with tracekit.open(tmp_path / "paused") as run:
         replay = replays.replay_of_calls(run.con)
     assert isinstance(replay, CollectiveReplay)
+    assert replay.step_s == pytest.approx(paused_ms / 1000, rel=0.001)  # it comes back
     assert replay.step_s_without_work([SLOW]) == pytest.approx(healthy_ms / 1000, rel=0.05)
 
 

@@ -152,13 +152,15 @@ def _held_senders(
             n: asked_ns
             for n in ended
             if n in sent
-            and start + MIN_STOP_NS <= (asked_ns := _last_start(calls[n])) <= calls[n].ends[rank]
+            and (asked_ns := max(s for r, s in calls[n].starts.items() if r != rank))
+            >= start + MIN_STOP_NS
+            and calls[n].starts[rank] < asked_ns <= calls[n].ends[rank]
         }
         for n in asked:
             calls[n].held.add(rank)
             transfers_of(calls[n])[rank] = calls[n].ends[rank] - asked[n]
         others = [n for n in ended if n not in sent]
-        if not asked or not others or any(_last_start(calls[n]) > start for n in others):
+        if not asked or not others or any(max(calls[n].starts.values()) > start for n in others):
             continue
         awaited |= asked.keys()
         until = max(asked.values())
@@ -166,10 +168,6 @@ def _held_senders(
             transfers = transfers_of(calls[n])
             transfers[rank] = min(transfers[rank], max(0, calls[n].ends[rank] - until))
     return awaited
-
-
-def _last_start(call: Call) -> int:
-    return max(call.starts.values())
 
 
 def _items(

@@ -271,14 +271,15 @@ def read_texts(stream: object, size: int = 1 << 21) -> Iterator[bytes]:
     """A stream in texts of whole lines, without the last one's end; over-long lines in pieces."""
     rest = b""
     while data := stream.read(size):  # type: ignore[attr-defined]
-        text = rest + data if rest else data
-        end = text.rfind(b"\n")
-        rest = text[end + 1 :]
-        if len(rest) > MAX_LINE_BYTES:
-            yield text
+        end = data.rfind(b"\n")
+        if len(data) - end - 1 + (len(rest) if end < 0 else 0) > MAX_LINE_BYTES:
+            yield rest + data
             rest = b""
         elif end >= 0:
-            yield text[:end]
+            yield b"".join((rest, memoryview(data)[:end]))  # a copy, and not one more for each part
+            rest = data[end + 1 :]
+        else:
+            rest += data
     if rest:
         yield rest
 

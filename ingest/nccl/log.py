@@ -184,7 +184,8 @@ class LogReader:
             others.holds(pattern)
         has_words = others.holds(_ANY_WORD)
         if has_words and looked.taken and own is None:
-            has_words = Block([line for _, line in looked.others()]).holds(_ANY_WORD)
+            among = block.holding(_ANY_WORD)
+            has_words = Block([line for _, line in looked.others(among)]).holds(_ANY_WORD)
         return _Seen(looked, garbled_count, others, has_words)
 
     def _take(self, seen: _Seen) -> None:

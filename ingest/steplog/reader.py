@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import lru_cache
+from itertools import compress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.steplog.formats import BAR_RATES, FORMATS, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics, MetricsBelow
-from tracekit.ingest.steplog.words import Block, any_of
+from tracekit.ingest.steplog.words import Block, Texts, any_of
 from tracekit.values import EPOCH_S, TIME_LIMIT_NS
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from tracekit.ingest.steplog.words import Flags
 
 Line = tuple[int, bytes]
 """Its number in the file, from 1, and its bytes without the end."""
@@ -88,11 +91,13 @@ class Looked(NamedTuple):
         """Lines that are no step's, those with something behind a bar among them at most."""
         return self.block.count - self.whole_count
 
-    def others(self) -> Iterator[Line]:
-        """Lines that are no step's, and what is printed behind bars."""
+    def others(self, among: Flags | None = None) -> Iterator[Line]:
+        """Lines that are no step's, and what is printed behind bars; of some lines where flags say
+        of which."""
         if not self.others_count:
             return
-        for place, line in enumerate(self.block.lines, self.first_place):
+        numbered = enumerate(self.block.lines, self.first_place)
+        for place, line in numbered if among is None else compress(numbered, among):
             if place not in self.taken:
                 yield place, line
             elif self.taken[place]:  # a bar ends without a line feed, so the next text follows
@@ -132,33 +137,28 @@ class StepReader:
         """The steps of consecutive lines; ``first_place`` is the number of the first."""
         looked = Looked(block, first_place, [], {}, [])
         if not self._met:
-            self._meet(block.text)
+            self._meet(block)
             if not self._met:
                 return looked
         import polars as pl
 
-        places, text = _pieces(block, first_place)
-        asked = pl.DataFrame({"place": places, "line": text}).with_row_index()
+        places, texts = _pieces(block, first_place)
+        asked = pl.DataFrame({"place": places, "line": texts.column}).with_row_index()
         whole_count, is_new_asked = 0, False
         """Whether what earlier formats left was asked for the markers of those never met."""
         for known in self._formats:
             if known not in self._met and not is_new_asked:
-                # Many short pieces take longer than the few lines that they are of.
-                is_whole = asked.height == len(text) and not block.has_escapes
-                self._meet(block.text if is_whole else asked["line"])
+                is_whole = asked.height == len(places)
+                self._meet(texts if is_whole else Texts(asked["line"]))
                 is_new_asked = True
             if known not in self._met:
                 continue
-            rows = asked
-            if known.markers:
-                rows = asked.filter(pl.col("line").str.contains(_MARKERS[known.name]))
-            if known.within:
-                rows = rows.filter(pl.col("line").str.contains(known.within))
-            if known.without:
-                rows = rows.filter(~pl.col("line").str.contains(known.without))
+            patterns = [p for p in (_MARKERS.get(known.name), known.within) if p]
+            is_marked = texts.has(*patterns, without=known.without)[asked["index"].to_numpy()]
+            rows = asked if is_marked.all() else asked.filter(is_marked)
             if not rows.height:
                 continue
-            steps = _found(rows, known, block, self._rank)
+            steps = _found(rows, known, block, self._rank, texts)
             if known.ends_epoch:
                 # Drawn again with what the validation says, whose time is in the mean then.
                 ends = steps.filter(pl.col("step") == pl.col("total_steps_count"))
@@ -180,7 +180,8 @@ class StepReader:
                     looked.with_parts.extend(
                         (p, block.lines[p - first_place]) for p in places_found
                     )
-                asked = asked.join(steps.select("place"), on="place", how="anti")
+                is_all = steps.height == asked.height
+                asked = asked[:0] if is_all else asked.join(taken.to_frame(), "place", "anti")
             if steps.height or said is not None:
                 looked.steps.append((known, steps, said))
             if not asked.height:
@@ -238,12 +239,11 @@ class StepReader:
         self._of_other_pods += steps.height - kept.height
         return kept.drop("pod")
 
-    def _meet(self, text: pl.Series) -> None:
+    def _meet(self, texts: Block | Texts) -> None:
         """Notice the formats whose markers lines hold."""
         others = [known for known in self._formats if known not in self._met]
-        any_marker = "|".join(_MARKERS[known.name] for known in others)
-        if text.str.contains(any_marker).any():
-            self._met |= {k for k in others if text.str.contains(_MARKERS[k.name]).any()}
+        if texts.holds("|".join(_MARKERS[known.name] for known in others)):
+            self._met |= {k for k in others if texts.holds(_MARKERS[k.name])}
 
     def _write(self, steps: pl.DataFrame, known: StepFormat) -> None:
         import polars as pl
@@ -260,8 +260,7 @@ class StepReader:
                 steps = steps.unique(drawing, keep="last", maintain_order=True)
         self.count += steps.height
         self.formats.add(known.name)
-        zones = set(steps.filter(pl.col("time_ns").is_not_null())["has_zone"].to_list())
-        self._zones |= zones
+        self._zones |= set(steps["has_zone"].filter(steps["time_ns"].is_not_null()).unique())
         low, high = steps["time_ns"].min(), steps["time_ns"].max()
         if isinstance(low, int) and isinstance(high, int):
             old = self._window or (low, high)
@@ -310,16 +309,15 @@ class StepReader:
             )
 
 
-def _pieces(block: Block, first_place: int) -> tuple[pl.Series, pl.Series]:
+def _pieces(block: Block, first_place: int) -> tuple[pl.Series, Texts]:
     """The lines without colours of terminals, those of progress bars taken apart at each carriage
     return, with their places."""
     import polars as pl
 
-    text, line = block.pieces(MAX_LINE_BYTES)
-    places = pl.Series(line + first_place, dtype=pl.Int64)
+    texts, line = block.pieces(MAX_LINE_BYTES)
     if block.has_escapes:
-        text = text.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "")
-    return places, text
+        texts = Texts(texts.column.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", ""))
+    return pl.Series(line + first_place, dtype=pl.Int64), texts
 
 
 def _behind_bar(line: bytes) -> bytes:
@@ -330,13 +328,13 @@ def _behind_bar(line: bytes) -> bytes:
 
 
 def _found(
-    rows: pl.DataFrame, known: StepFormat, block: Block, rank: int | None = None
+    rows: pl.DataFrame, known: StepFormat, block: Block, rank: int | None, texts: Texts
 ) -> pl.DataFrame:
-    """The lines of a format, with the columns of ``job_step``."""
+    """The lines of a format, with the columns of ``job_step``; ``rows`` are some of ``texts``."""
     import polars as pl
 
     line = pl.col("line")
-    steps = _matched(rows, known)
+    steps = _matched(rows, known, texts)
     groups = set(steps.columns)
     if known.has_commas:
         steps = steps.with_columns(
@@ -427,11 +425,15 @@ def _stamp_of(steps: pl.DataFrame, stamp: pl.Expr, block: Block) -> pl.Expr:
     return pl.struct("date", "clock", "fraction", zone=pl.lit(None, pl.String))
 
 
-def _matched(rows: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
+def _matched(rows: pl.DataFrame, known: StepFormat, texts: Texts) -> pl.DataFrame:
     """The lines that a format's patterns take, with their groups, in their order."""
     import polars as pl
 
-    steps = _taken(rows, known.quick or known.pattern)
+    said = texts.groups(known.quick, rows["index"].to_numpy()) if known.quick else None
+    if said is not None:
+        steps = pl.concat([rows.select("index", "place", "line"), said], how="horizontal")
+    else:
+        steps = _taken(rows, known.quick or known.pattern)
     left = steps.filter(pl.col("step").is_null())
     steps = _with_fields(steps, known)
     if known.quick is not None and left.height:

@@ -1,4 +1,8 @@
-"""Lines of a text as a column, and whether they hold one of a few words."""
+"""Lines of a text as a column, and whether they hold one of a few words.
+
+Thousands of a log's lines differ in their digits alone. What asks for no digit in particular is
+asked once of each *shape*: of the text with 0 for every digit.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,110 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+    Codes = NDArray[np.uint8]
 
-LINE_FEED, RETURN = 10, 13
+LINE_FEED, RETURN, ZERO = 10, 13, 48
 MAX_WITHIN = 12
 """Bytes of a text that stands in its view itself."""
-HEAD_LINES = 256
-"""Looked at by themselves before all lines."""
+HEAD_SHAPES = 256
+"""Looked at by themselves before all shapes."""
+MASKED_BYTES = 128 << 10
+"""Whose digits are made alike at a time: what the processor's cache holds."""
+MIN_LINES_PER_SHAPE = 4
+"""Below that a pattern's groups are sought line by line, in threads: of each shape it is Python's
+``re`` that finds where they stand."""
 
 
 def any_of(words: Iterable[bytes]) -> str:
     """A pattern that finds one of these ASCII texts; ``Block.holds`` takes it."""
     return "|".join(re.escape(word.decode("ascii")) for word in words)
+
+
+class Texts:
+    """Texts as a column, with their shapes.
+
+    Patterns are in the syntax that Python's ``re`` and Rust's ``regex`` share, and ask for no digit
+    in particular: those of ``has`` are Rust's, which looks for all of a few dozen texts at once.
+    """
+
+    def __init__(self, column: pl.Series, spans: tuple[Codes, Ints, Ints] | None = None) -> None:
+        """``spans`` are where the texts stand: in which bytes, followed by ``MAX_WITHIN`` others,
+        from where on, and how long. Without them each text is a shape of its own."""
+        self.column = column
+        self._spans = spans
+
+    @cached_property
+    def _shaped(self) -> tuple[pl.Series, Ints] | None:
+        """The shapes, and which of them each text has."""
+        import numpy as np
+        import pyarrow as pa
+
+        if self._spans is None:
+            return None
+        codes, starts, length = self._spans
+        texts = _viewed(_digits_alike(codes), starts, length)
+        hashed = pa.array(texts.hash().to_numpy()).dictionary_encode()
+        which = hashed.indices.to_numpy().astype(np.int64)
+        first = np.zeros(len(hashed.dictionary), np.int64)
+        first[which[::-1]] = np.arange(len(which))[::-1]
+        shapes = texts.gather(first)
+        return (shapes, which) if (shapes.gather(which) == texts).all() else None
+
+    def _of_texts(self, of_shapes: Flags) -> Flags:
+        return of_shapes if self._shaped is None else of_shapes[self._shaped[1]]
+
+    @property
+    def _shapes(self) -> pl.Series:
+        return self.column if self._shaped is None else self._shaped[0]
+
+    def holds(self, pattern: str) -> bool:
+        """Whether a pattern is found in one."""
+        # Words are mostly everywhere or nowhere, and the head says which at little cost.
+        head, rest = self._shapes.head(HEAD_SHAPES), self._shapes.slice(HEAD_SHAPES)
+        return any(bool(p.len() and p.str.contains(pattern).any()) for p in (head, rest))
+
+    def has(self, *patterns: str, without: str = "") -> Flags:
+        """Which texts every pattern is found in, and not ``without``."""
+        import numpy as np
+        import polars as pl
+
+        left = pl.DataFrame({"shape": self._shapes}).with_row_index()
+        for pattern in patterns:
+            left = left.filter(pl.col("shape").str.contains(pattern))
+        if without:
+            left = left.filter(~pl.col("shape").str.contains(without))
+        found = np.zeros(self._shapes.len(), np.bool_)
+        found[left["index"].to_numpy()] = True
+        return self._of_texts(found)
+
+    def groups(self, pattern: str, at: Ints) -> pl.DataFrame | None:
+        """What the named groups of a pattern, of ASCII each, find from the start of some texts, in
+        columns of text; None where there are few texts of a shape.
+
+        A pattern that tells no digit from another finds its groups in the same places of all texts
+        of one shape.
+        """
+        import numpy as np
+        import polars as pl
+
+        if self._spans is None or self._shaped is None:
+            return None
+        (shapes, which), (codes, starts, _) = self._shaped, self._spans
+        which, starts = which[at], starts[at]
+        asked = np.unique(which)
+        if len(asked) * MIN_LINES_PER_SHAPE > len(at):
+            return None
+        compiled = re.compile(pattern.encode())
+        spans = np.full((compiled.groups + 1, 2, shapes.len()), -1)
+        for shape, text in zip(asked.tolist(), shapes.gather(asked), strict=True):
+            if match := compiled.match(text.encode()):
+                spans[:, :, shape] = [match.span(n) for n in range(compiled.groups + 1)]
+        columns = {}
+        for name, number in compiled.groupindex.items():
+            begin, end = spans[number][:, which]
+            columns[name] = _viewed(codes, starts + begin, end - begin, begin < 0)
+        return pl.DataFrame(columns)
 
 
 class Block:
@@ -43,9 +140,7 @@ class Block:
     @cached_property
     def count(self) -> int:
         """How many there are."""
-        if isinstance(self._given, bytes):
-            return self._given.count(b"\n") + 1
-        return len(self._given)
+        return len(self._given if self._spans is None else self._spans[0])
 
     @property
     def last_bytes(self) -> int:
@@ -55,21 +150,20 @@ class Block:
         return len(self._given[-1]) if self._given else 0
 
     def holds(self, pattern: str) -> bool:
-        """Whether a pattern is found in a line, of which all that must be there is ASCII. It is
-        looked for once.
+        """Whether a pattern is found in a line, of which all that must be there is ASCII, without
+        a digit or a carriage return. It is looked for once."""
+        if pattern not in self._held:
+            self._held[pattern] = self._between_ends.holds(pattern)
+        return self._held[pattern]
 
-        By Rust's ``regex``, which looks for all of a few dozen texts at once: ten times as quick as
-        one search for each, or Python's ``re``. Line by line, since a text of megabytes is in no
-        cache by then.
-        """
-        held = self._held.get(pattern)
-        if held is None:
-            # Words are mostly everywhere or nowhere, and the head says which at little cost.
-            head = self.text.head(HEAD_LINES).str.contains(pattern).any()
-            rest = self.text.slice(HEAD_LINES)
-            held = head or bool(rest.len() and rest.str.contains(pattern).any())
-            self._held[pattern] = held
-        return held
+    def holding(self, pattern: str) -> Flags:
+        """Which lines such a pattern is found in."""
+        import numpy as np
+
+        held = self._between_ends.has(pattern)
+        if self._piece_spans is None or not self.has_returns:
+            return held
+        return np.bincount(self._piece_spans[2], held, self.count) > 0
 
     @cached_property
     def has_returns(self) -> bool:
@@ -102,22 +196,19 @@ class Block:
         """The lines; what is no UTF-8 is replaced."""
         return self._as_utf8 if self._as_utf8 is not None else decoded(self.raw)
 
-    def pieces(self, most_bytes: int) -> tuple[pl.Series, Ints]:
+    def pieces(self, most_bytes: int) -> tuple[Texts, Ints]:
         """What stands between carriage returns and ends of lines, without what is empty where
         there are any returns, each up to so many bytes; and the number of its line, from 0."""
         import numpy as np
         import pyarrow.compute as pc
 
-        whole = self._given
-        if self.has_returns and isinstance(whole, bytes) and self._as_utf8 is not None:
-            codes = np.frombuffer(whole, np.uint8)
-            ends = np.append(np.flatnonzero((codes == LINE_FEED) | (codes == RETURN)), len(codes))
-            starts = np.concatenate([[0], ends[:-1] + 1])
-            line = np.concatenate([[0], np.cumsum(codes[ends[:-1]] == LINE_FEED)])
-            length = ends - starts
-            if whole.isascii() or length.max() <= most_bytes:  # else a cut may part a character
-                kept = length > 0
-                return _viewed(whole, starts[kept], length[kept].clip(max=most_bytes)), line[kept]
+        if self._piece_spans is not None:
+            starts, length, line = self._piece_spans
+            if not starts.size or length.max() <= most_bytes:
+                return self._between_ends, line
+            if self._is_ascii:  # else a cut may part a character
+                spans = self._padded, starts, length.clip(max=most_bytes)
+                return Texts(_viewed(*spans), spans), line
         texts, line = self.raw, np.arange(self.count)
         if self.has_returns:
             split = pc.split_pattern(texts, b"\r")
@@ -126,7 +217,51 @@ class Block:
             texts, line = texts.filter(is_drawn), line[is_drawn.to_numpy(zero_copy_only=False)]
         if (pc.max(pc.binary_length(texts)).as_py() or 0) > most_bytes:
             texts = pc.binary_slice(texts, 0, most_bytes)
-        return (self.text if texts is self.raw else decoded(texts)), line
+        return Texts(self.text if texts is self.raw else decoded(texts)), line
+
+    @cached_property
+    def _padded(self) -> Codes:
+        """A text's bytes, and as many more as a view may hold."""
+        import numpy as np
+
+        return np.frombuffer(self._joined + bytes(MAX_WITHIN), np.uint8)
+
+    @cached_property
+    def _is_ascii(self) -> bool:
+        return isinstance(self._given, bytes) and self._given.isascii()
+
+    @cached_property
+    def _spans(self) -> tuple[Ints, Ints] | None:
+        """Of a text: where in it each line begins, and how long it is."""
+        import numpy as np
+
+        if not isinstance(self._given, bytes):
+            return None
+        return _between(np.frombuffer(self._given, np.uint8) == LINE_FEED)
+
+    @cached_property
+    def _piece_spans(self) -> tuple[Ints, Ints, Ints] | None:
+        """Of a text in UTF-8, the same of what stands between carriage returns and ends of lines,
+        without what is empty where there are any, and which line it is of."""
+        import numpy as np
+
+        if self._spans is None or self._as_utf8 is None:
+            return None
+        if not self.has_returns:
+            return *self._spans, np.arange(self.count)
+        codes = np.frombuffer(self._joined, np.uint8)
+        starts, length = _between((codes == LINE_FEED) | (codes == RETURN))
+        line = np.concatenate([[0], np.cumsum(codes[starts[1:] - 1] == LINE_FEED)])
+        kept = length > 0
+        return starts[kept], length[kept], line[kept]
+
+    @cached_property
+    def _between_ends(self) -> Texts:
+        """What stands between carriage returns and ends of lines; lines where no bytes say it."""
+        if self._piece_spans is None:
+            return Texts(self.text)
+        spans = (self._padded, *self._piece_spans[:2])
+        return Texts(_viewed(*spans) if self.has_returns else self.text, spans)
 
     @cached_property
     def _as_utf8(self) -> pl.Series | None:
@@ -134,7 +269,11 @@ class Block:
         import polars as pl
 
         try:
-            return pl.Series(self.raw).cast(pl.String)
+            if self._spans is None:
+                return pl.Series(self.raw).cast(pl.String)
+            if not self._is_ascii:
+                pl.Series([self._given]).cast(pl.String)  # a line feed is within no character
+            return _viewed(self._padded, *self._spans)
         except pl.exceptions.PolarsError:
             return None
 
@@ -143,8 +282,34 @@ class Block:
         return self._given if isinstance(self._given, bytes) else b"\n".join(self._given)
 
 
-def _viewed(whole: bytes, starts: Ints, length: Ints) -> pl.Series:
-    """Parts of a text as a column that looks into it: nothing of them is copied.
+def _between(is_end: Flags) -> tuple[Ints, Ints]:
+    """Where what stands between separators begins, and how long each is."""
+    import numpy as np
+
+    ends = np.append(np.flatnonzero(is_end), len(is_end))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    return starts, ends - starts
+
+
+def _digits_alike(codes: Codes) -> Codes:
+    """The bytes with 0 for each digit."""
+    import numpy as np
+
+    alike = np.empty_like(codes)
+    digit, is_digit = np.empty(MASKED_BYTES, np.uint8), np.empty(MASKED_BYTES, np.bool_)
+    for at in range(0, len(codes), MASKED_BYTES):
+        part = codes[at : at + MASKED_BYTES]
+        n = len(part)
+        np.subtract(part, ZERO, out=digit[:n])
+        np.less(digit[:n], 10, out=is_digit[:n])
+        np.multiply(digit[:n], is_digit[:n].view(np.uint8), out=digit[:n])
+        np.subtract(part, digit[:n], out=alike[at : at + n])
+    return alike
+
+
+def _viewed(codes: Codes, starts: Ints, length: Ints, is_null: Flags | None = None) -> pl.Series:
+    """Parts of a text as a column that looks into it: nothing of them is copied. ``codes`` has
+    ``MAX_WITHIN`` bytes behind the last part.
 
     As Arrow's columnar format has views of strings: of 16 bytes each, a length, and the text itself
     up to 12 bytes, else its first four, the number of its buffer and where it begins there.
@@ -153,18 +318,22 @@ def _viewed(whole: bytes, starts: Ints, length: Ints) -> pl.Series:
     import polars as pl
     import pyarrow as pa
 
-    views = np.zeros((len(starts), 4), np.int32)
+    is_valid = None
+    if is_null is not None and is_null.any():
+        starts, length = np.where(is_null, 0, starts), np.where(is_null, 0, length)
+        is_valid = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    windows = np.ndarray(len(codes) - MAX_WITHIN + 1, f"V{MAX_WITHIN}", codes.data, strides=(1,))
+    within = windows[starts].view(np.uint8).reshape(-1, MAX_WITHIN)
+    if len(length) and length.min() < MAX_WITHIN:
+        within *= np.tri(MAX_WITHIN + 1, MAX_WITHIN, -1, np.uint8)[length.clip(max=MAX_WITHIN)]
+    views = np.empty((len(starts), 4), np.int32)
     views[:, 0] = length
-    views[:, 3] = starts
-    padded = np.frombuffer(whole + bytes(MAX_WITHIN), np.uint8)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, MAX_WITHIN)
-    views[:, 1] = windows[starts, :4].view(np.int32)[:, 0]
-    short = np.flatnonzero(length <= MAX_WITHIN)
-    is_behind = np.arange(MAX_WITHIN) >= length[short, None]
-    views[short, 1:] = (
-        np.where(is_behind, 0, windows[starts[short]]).astype(np.uint8).view(np.int32)
-    )
-    buffers = [None, pa.py_buffer(views), pa.py_buffer(whole)]
+    views[:, 1:] = within.view(np.int32)
+    if len(length) and length.max() > MAX_WITHIN:
+        is_long = length > MAX_WITHIN
+        views[is_long, 2] = 0
+        views[is_long, 3] = starts[is_long]
+    buffers = [is_valid, pa.py_buffer(views), pa.py_buffer(codes)]
     return pl.Series(pa.Array.from_buffers(pa.string_view(), len(starts), buffers))
 
 

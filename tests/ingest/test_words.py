@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
+import polars as pl
 import pytest
 
 from tracekit.ingest.nccl import log
@@ -48,5 +50,33 @@ def test_pieces_are_what_stands_between_returns_and_ends_of_lines(
         ]
         for given in (text, text.split(b"\n")):
             found, line = Block(given).pieces(most_bytes)
-            assert list(zip(line.tolist(), found.to_list(), strict=True)) == expected
-            found.to_arrow().validate(full=True)
+            assert list(zip(line.tolist(), found.column.to_list(), strict=True)) == expected
+            found.column.to_arrow().validate(full=True)
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_lines_that_hold_a_pattern_are_told_from_those_of_other_shapes(is_text: bool) -> None:
+    """Between carriage returns too, in lines of one shape that stand apart."""
+    text = b"step 1\rstep 2\nwait 17\n\nloss 3\rwait 4\nstep 55\r\nwa\rit 6\nwait 8"
+    block = Block(text if is_text else text.split(b"\n"))
+    assert block.holding("wait").tolist() == [False, True, False, True, False, False, True]
+    assert not block.holding("nothing").any()
+    assert Block(text.replace(b"17", b"\xff")).holding("wait").tolist().count(True) == 3
+
+
+def test_shapes_whose_hashes_are_equal_are_no_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pl.Series, "hash", lambda own: pl.Series([1] * len(own), dtype=pl.UInt64))
+    texts, _ = Block(b"step 1\nwait 2\nstep 3").pieces(99)
+    assert texts.has("wait").tolist() == [False, True, False]
+    assert texts.groups(r"^step (?P<n>[0-9])", np.arange(3)) is None
+
+
+def test_a_group_that_takes_no_part_is_null_and_an_empty_one_is_not() -> None:
+    text = b"\n".join(b"a%d:%s" % (n, b"" if n % 2 else b"x") for n in range(40))
+    texts, _ = Block(text + b"\nanother 7").pieces(99)
+    found = texts.groups(r"^a(?P<n>[0-9]+):(?P<tail>x?)(?P<none>y)?$", np.arange(41))
+    assert found is not None
+    assert found["n"].to_list() == [*map(str, range(40)), None]
+    assert found["tail"].to_list() == ["x", ""] * 20 + [None]
+    assert found["none"].to_list() == [None] * 41
+    found["tail"].to_arrow().validate(full=True)

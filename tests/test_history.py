@@ -295,6 +295,38 @@ def test_a_shorter_stall_than_counts_is_none() -> None:
     assert told(lines(durs))[1] == []
 
 
+def ended(rows: Sequence[Row], silent_s: float, *, behind: int = 1) -> list[Row]:
+    """What stands out where the job is seen to end so long after its last line."""
+    last = rows[-1]
+    event = {
+        "source_id": last["source_id"], "place": last["place"] + behind, "code": "job-cancelled",
+        "severity": "error", "fields": ["round=0", f"silent_ns={round(silent_s * SECOND)}"],
+    }  # fmt: skip
+    con = database({"job_step": rows, "log_event": [event]})
+    return history(con, {last["source_id"]}, {})[1]
+
+
+def test_a_job_that_printed_nothing_until_it_was_ended_was_silent() -> None:
+    (silence,) = ended(lines(noisy(500)), 2400)
+    assert (silence["kind"], silence["last_step"], silence["lost_ns"]) == (
+        "silence", 500, 2400 * SECOND,
+    )  # fmt: skip
+    assert silence["end_ns"] - silence["start_ns"] == 2400 * SECOND
+    assert silence["usual_ns"] == pytest.approx(SECOND, rel=0.01)
+    (silence,) = ended([r | {"time_ns": None} for r in lines(noisy(500))], 2400)
+    assert silence.get("end_ns") is None
+
+
+def test_no_silence_is_what_the_job_paused_for_before_or_did_behind_its_last_step() -> None:
+    durs = noisy(500)
+    durs[200] = 300
+    assert [r["kind"] for r in ended(lines(durs), 601)] == ["stall", "silence"]
+    assert [r["kind"] for r in ended(lines(durs), 599)] == ["stall"]
+    done = [r | {"total_steps_count": 500} for r in lines(noisy(500))]
+    assert ended(done, 2400) == []
+    assert ended(lines(noisy(500)), 2400, behind=-3) == []  # it went on
+
+
 @pytest.mark.parametrize(("ratio", "kind"), [(1.05, "slow"), (0.95, "fast")])
 def test_a_stretch_at_another_level_begins_and_ends_at_its_steps(ratio: float, kind: str) -> None:
     durs = noisy(10_000)

@@ -7,7 +7,7 @@ parsed, and one pattern takes the rest. All else goes through the patterns of ``
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from tracekit.ingest.nccl.comms import COMM_COLUMNS, Comm, Comms
 from tracekit.ingest.nccl.lines import Message, Speaker, Splitter
 from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
 from tracekit.ingest.stackdumps import reader as stacks
-from tracekit.ingest.steplog import failures, phases, stragglers, timers
+from tracekit.ingest.steplog import failures, phases, silence, stragglers, timers
 from tracekit.ingest.steplog.ahead import ahead
 from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import Looked, StepReader
@@ -146,6 +146,8 @@ class LogReader:
         self.phases = PhaseReader(sink)
         self.timers = TimerReader(sink)
         self.place = 0
+        self._last_blocks = deque[tuple[int, int, bytes]](maxlen=2)
+        """Of the last blocks: the number of the first line, that of its last step, and the text."""
         self.messages_count = 0
         self.unknown_count = 0
         self.torn_count = 0
@@ -214,6 +216,8 @@ class LogReader:
                     continue
             self._other(line)
         self.place = looked.first_place + looked.block.count - 1
+        last_step = max(looked.taken, default=0)
+        self._last_blocks.append((looked.first_place, last_step, looked.block.whole))
 
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:
@@ -625,7 +629,7 @@ class LogReader:
         self.checks.finish()
         self.steps.finish()
         is_local = not self.times and self.steps.basis != "epoch"
-        self.failures.finish(keeps_times=is_local)
+        self.failures.finish(keeps_times=is_local, silence=self._silence())
         self.stacks.finish()
         self.stragglers.finish()
         self.phases.finish()
@@ -635,6 +639,17 @@ class LogReader:
             rows.flush()
         self._count()
         self._facts(problem)
+
+    def _silence(self) -> silence.Silence | None:
+        """How long nothing was printed behind the last step, where a failure stands there."""
+        if not self.steps.count or not self.failures.is_any:
+            return None
+        begin = max(last_step for _, last_step, _ in self._last_blocks)
+        tail = deque[tuple[int, bytes]](maxlen=silence.MAX_LINES)
+        for first_place, _, text in self._last_blocks:
+            numbered = enumerate(text.split(b"\n"), first_place)
+            tail.extend(line for line in numbered if line[0] >= begin)
+        return silence.longest(tail)
 
     def _count(self) -> None:
         count = self.sink.count

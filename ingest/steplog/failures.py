@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tracekit.ingest.base import Severity, Sink, stated_host, write_columns
+from tracekit.ingest.steplog.silence import Silence
 
 _CHAINS = (b"During handling of the above exception", b"direct cause of the following exception")
 _WATCHDOG = b"atchdog thread terminated with exception: CUDA error"
@@ -802,11 +803,21 @@ class FailureReader:
         known = [e.time_ns for e in self._events if e.time_ns is not None]
         return (min(known), max(known)) if known else None
 
-    def finish(self, *, keeps_times: bool) -> None:
-        """Write what was found; times, which state no zone, only where the file's others do not."""
+    @property
+    def is_any(self) -> bool:
+        """Whether anything was found so far."""
+        return bool(self._events or self._open or self._entry)
+
+    def finish(self, *, keeps_times: bool, silence: Silence | None = None) -> None:
+        """Write what was found; times, which state no zone, only where the file's others do not.
+        The first of what stands behind a ``silence`` tells of it."""
         self._end_entry()
         self._torn += len(self._open)
         events = sorted(self._events)
+        if silence is not None:
+            behind = next((e for e in events if e.place >= silence.place), None)
+            if behind is not None:
+                behind.fields.append(f"silent_ns={silence.lasted_ns}")
         if self._whose and len(events) == 1 and _is_nobodys(events[0]):
             # Of several the file may be a console's, which shows what all of a node print.
             events = [events[0]._replace(fields=[*self._whose, *events[0].fields])]

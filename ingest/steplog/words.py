@@ -143,6 +143,11 @@ class Block:
         return len(self._given if self._spans is None else self._spans[0])
 
     @property
+    def whole(self) -> bytes:
+        """All of them."""
+        return self._joined
+
+    @property
     def last_bytes(self) -> int:
         """Length of the last one."""
         if isinstance(self._given, bytes):

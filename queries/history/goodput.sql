@@ -1,14 +1,15 @@
 -- Where the job's time went by its training log: in steps, in stalls, in restarts.
 --
--- The parts add up to the time from the first to the last line. What happens before the first line
--- of the first start is in no log.
+-- The parts add up to the time from the first to the last line, and what the job stood still behind
+-- that until it was ended. What happens before the first line of the first start is in no log.
 --
 -- reads: logged_step, job_episode, run
 -- needs: logged_step
 -- grain: part
 -- param: gpus_count INTEGER = 0 : GPUs of the job, for GPU-hours; 0: the traces' ranks.
 -- column: part VARCHAR : productive (steps at the usual level), slow (what slow stretches take
---     more), periodic (stalls at one distance: checkpoints, evaluations), stalled (other stalls),
+--     more), periodic (stalls at one distance: checkpoints, evaluations), stalled (other stalls,
+--     and silence before the end),
 --     repeated (steps done again), down (no step at restarts).
 -- column: spent_ns BIGINT : Time in it.
 -- column: spent_ratio DOUBLE : Share of the whole time.
@@ -19,7 +20,8 @@ WITH
             coalesce(
                 max(end_ns) - min(end_ns),
                 CAST(sum(CAST(dur_ns AS DOUBLE) * steps_count) AS BIGINT)
-            ) AS spent_ns
+            ) + coalesce((SELECT sum(lost_ns) FROM job_episode WHERE kind = 'silence'), 0)
+                AS spent_ns
         FROM logged_step
     ),
     lost AS (
@@ -32,9 +34,9 @@ WITH
         GROUP BY kind
     ),
     parts AS (
-        SELECT CASE kind WHEN 'stall' THEN 'stalled' ELSE kind END AS part, lost_ns AS spent_ns
-        FROM lost
-        WHERE kind IN ('slow', 'periodic', 'stall')
+        SELECT kind AS part, lost_ns AS spent_ns FROM lost WHERE kind IN ('slow', 'periodic')
+        UNION ALL
+        SELECT 'stalled', sum(lost_ns) FROM lost WHERE kind IN ('stall', 'silence')
         UNION ALL
         SELECT 'repeated', least(again_ns, lost_ns) FROM lost WHERE kind = 'restart'
         UNION ALL

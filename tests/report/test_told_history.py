@@ -274,3 +274,17 @@ def test_a_slow_stretch_beside_storage_that_is_slow_then_and_at_no_other_time(
     if is_hit:
         assert "In steps 901 to 1,200 of the log the job loses" in document.verdict.sentence
         assert says in document.verdict.sentence
+
+
+def test_a_job_that_was_ended_after_an_hour_without_a_line_stood_still(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "slurm-7.out", [1.0, 1.02] * 500, BEGIN)
+    at = BEGIN + timedelta(seconds=1010 + 3600)
+    with log.open("a") as file:
+        file.write(f"slurmstepd: error: *** JOB 7 ON h1 CANCELLED AT {at:%Y-%m-%dT%H:%M:%S} DUE TO "
+                   "TIME LIMIT ***\n")  # fmt: skip
+    document = api.open(log).diagnose().document
+    assert document.verdict.sentence == (
+        "The job's scheduler says that its time limit was reached. Behind step 1,000 no line was "
+        "printed for 60 min (a step usually takes 1.01 s): it stood still."
+    )
+    assert document.findings[0].severity == "major"

@@ -398,6 +398,46 @@ def test_who_kept_the_store_that_the_others_lost_is_said_with_its_host() -> None
     assert "the process that kept it (rank 0's, or its launcher) ended first" in finding.summary
 
 
+SILENCE: Row = {"kind": "silence", "last_step": 2000, "lost_ns": 2400e9, "usual_ns": 2e9}
+
+
+@pytest.mark.parametrize("why", [*OUTSIDE, "terminated"])
+def test_a_job_that_stood_still_until_it_was_ended_is_not_explained_by_who_ended_it(
+    why: str,
+) -> None:
+    (finding,) = asked(scheduled(why), slow_episode=[SILENCE]).findings
+    assert finding.summary.endswith(
+        " Behind step 2,000 no line was printed for 40 min (a step usually takes 2.00 s): it stood "
+        "still."
+    )
+    assert finding.severity == Severity.MAJOR
+    assert "find where each rank stood" in finding.remedy[0]
+    assert "py-spy" in finding.next_capture[-1]
+    (usual,) = asked(scheduled(why), slow_episode=[SILENCE | {"kind": "stall"}]).findings
+    assert usual.severity == Severity.MINOR
+    assert "still" not in usual.summary
+
+
+def test_what_stood_still_behind_a_failure_does_not_hide_it() -> None:
+    (finding,) = asked(RAISED, scheduled("terminated"), slow_episode=[SILENCE]).findings
+    assert finding.summary.startswith("Rank 2 failed first")
+    assert "no line was printed for 40 min" in finding.summary
+    assert finding.severity == Severity.CRITICAL
+    assert "find where each rank stood" not in finding.remedy[0]
+    # Nobody ended it from outside: the failure did, and says why.
+    (finding,) = asked(RAISED, slow_episode=[SILENCE | {"usual_ns": None}]).findings
+    assert finding.summary.endswith(
+        "Behind step 2,000 no line was printed for 40 min: it stood still."
+    )
+    assert not finding.next_capture
+    # It is said of the last launch alone.
+    last, before = asked(
+        RAISED | {"is_resumed": True}, failed(1, exit_code=3, launch=2), slow_episode=[SILENCE]
+    ).findings
+    assert "still" in last.summary
+    assert "still" not in before.summary
+
+
 def test_what_one_log_tells_before_its_scheduler_ended_the_job_was_not_sent_by_it() -> None:
     by = scheduled("time limit", source_id=0, place=30)
     crashed = failed(None, task="5", host="gpu-2", signal="SIGSEGV") | {"place": 20}

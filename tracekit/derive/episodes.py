@@ -67,6 +67,9 @@ MIN_LARGE_STALL_STEPS = 4.0
 MIN_LARGE_STALL_NS = 5 * SECOND_NS
 """Usual steps, and time, from which on it is told for that share alone: 40 s among sixty of
 5 s."""
+MIN_SILENT_RATIO = 2.0
+"""Over the longest time between two lines before: what lies behind the last one is then no pause
+that the job makes now and then."""
 MIN_OUTLIER_STEPS = 0.5
 """Usual steps that a line takes more to be one of those among which a period is looked for."""
 OUTLIER_SIGMAS = 8.0
@@ -141,6 +144,20 @@ def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list
     series = _Series(lines, at, phases_of or {}, own_count)
     rows += series.levels() + series.stalls() + series.drifts()
     return sorted(rows, key=lambda r: (r["kind"], r["first_step"], r["last_step"]))
+
+
+def silence(lines: Lines, silent_ns: int) -> list[dict[str, Any]]:
+    """The row of a job that printed nothing for so long behind its last line, until it was ended;
+    none where the job was done, or was as long silent before and went on."""
+    import numpy as np
+
+    longest = float(np.nanmax(lines.wall)) if np.isfinite(lines.wall).any() else 0.0
+    if lines.is_done[-1] or silent_ns < MIN_SILENT_RATIO * longest:
+        return []
+    begin, step = int(lines.end[-1]), int(lines.step[-1])
+    times = (begin, begin + silent_ns if begin >= 0 else -1)
+    usual = float(np.nanmedian(lines.dur)) if np.isfinite(lines.dur).any() else np.nan
+    return [_row("silence", step, step, times, lost_ns=float(silent_ns), usual_ns=usual)]
 
 
 def _is_still(lines: Lines) -> Bools:

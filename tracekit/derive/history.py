@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.correction import Correction, corrected
 from tracekit.derive import phases
-from tracekit.derive.episodes import MIN_LINES, Lines, episodes
+from tracekit.derive.episodes import MIN_LINES, Lines, episodes, silence
 from tracekit.derive.stage import arrow
 
 if TYPE_CHECKING:
@@ -65,7 +65,21 @@ def history(
     if lines is None:
         return arrow("logged_step", []), []
     rows = episodes(lines, phases.of_lines(con, lines.source, lines.place, lines.dur))
+    silent_ns = _silent_ns(con, int(lines.source[-1]), int(lines.place[-1]))
+    if silent_ns is not None:
+        rows += silence(lines, silent_ns)
     return _table(lines), rows  # not before: both would be held at once
+
+
+def _silent_ns(con: duckdb.DuckDBPyConnection, source_id: int, place: int) -> int | None:
+    """How long nothing was printed behind the job's last line before what ended it."""
+    told = con.sql(
+        "SELECT fields FROM log_event WHERE source_id = $source AND place > $place "
+        "ORDER BY place DESC",
+        params={"source": source_id, "place": place},
+    ).fetchall()
+    said = (field.partition("=") for (fields,) in told for field in fields or ())
+    return next((int(ns) for name, _, ns in said if name == "silent_ns"), None)
 
 
 # --- from files to one series --------------------------------------------------------------------

@@ -8,7 +8,8 @@ How it shows
     loss of a peer, by a signal that its launcher did not send, or with an exit code of its own.
     Who aborts because its watchdog of collectives timed out waited for another.
     Where several did, the one that its launcher saw first. Where none did, what the scheduler
-    says of it: its time limit, a node that failed, memory that ran out, somebody's word.
+    says of it: its time limit, a node that failed, memory that ran out, somebody's word. A job that
+    printed nothing for a minute or more before that, and twice as long as ever, stood still.
 
 Why it hurts
     Whoever looks at the last lines of a log looks at the victims: they print most.
@@ -36,12 +37,14 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.logged import EPISODES_QUERY
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import ranges, ranks_phrase, safe, sentence
+from tracekit.wording import ranges, ranks_phrase, safe, seconds, sentence, span
 
 NEEDS = "the output of the job's launcher or scheduler to its end"
 _OWN = "nothing"
@@ -77,6 +80,11 @@ _WORDS = {
     "no_gpu": "it found no usable GPU or driver",
 }
 _POD = "pod/"
+_STACKS = "while it stands still: py-spy dump of each rank, or a Flight Recorder dump"
+_REMEDY_SILENT = (
+    "find where each rank stood; a timeout of its process groups (init_process_group) ends such a "
+    "job within minutes and says so"
+)
 _MORE_MEMORY = "find what took the memory (workers, caches, pinned copies), or raise the limit"
 _OWNERS: dict[str, Owner] = {
     "host_memory": "platform", "disk_full": "platform", "loader_killed": "platform",
@@ -118,6 +126,7 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
             return RuleOutcome()  # a log, and no failure in it
         return facts.lacking(NEEDS, "give that output beside the other files, of every host")
     last = max(row["launch"] for row in told)
+    silence = next((r for r in facts.of(EPISODES_QUERY) if r["kind"] == "silence"), None)
     findings: dict[str, Finding] = {}
     for launch in sorted({row["launch"] for row in told}, reverse=True):
         of_launch = [row for row in rows if row["launch"] == launch]
@@ -129,9 +138,36 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
             if by is not None and not firsts and _explains(by, of_launch)
             else _finding(facts, firsts, of_launch, by, launch=launch, last=last, ended=ended)
         )
+        if finding is not None and silence is not None and launch == last:
+            finding = _silenced(finding, silence, by, is_why=not firsts)
         if finding is not None:
             findings.setdefault(finding.id, finding)  # the same again and again: the last counts
     return RuleOutcome(findings=tuple(findings.values()))
+
+
+def _silenced(finding: Finding, silence: Row, by: Row | None, *, is_why: bool) -> Finding:
+    """With what the job stood still before its end; ``is_why`` where nothing else is known of it
+    than who ended it from outside, which is not why."""
+    told = f"Behind step {silence['last_step']:,} no line was printed for "
+    told += span(silence["lost_ns"] / 1e9)
+    if silence["usual_ns"]:
+        told += f" (a step usually takes {seconds(silence['usual_ns'] / 1e9)})"
+    evidence = Evidence(
+        "time without a line behind the last step", silence["lost_ns"] / 1e9, "s",
+        query=EPISODES_QUERY,
+    )  # fmt: skip
+    finding = replace(
+        finding,
+        summary=f"{finding.summary} {told}: it stood still.",
+        evidence=(*finding.evidence, evidence),
+    )
+    if by is None:
+        return finding
+    finding = replace(finding, next_capture=(*finding.next_capture, _STACKS))
+    if not is_why:
+        return replace(finding, remedy=(*finding.remedy, _REMEDY_SILENT))
+    severity = max(finding.severity, Severity.MAJOR, key=lambda s: s.weight)
+    return replace(finding, severity=severity, remedy=(_REMEDY_SILENT, *finding.remedy))
 
 
 def _firsts(rows: Sequence[Row]) -> list[Row]:
@@ -601,7 +637,7 @@ RULE = Rule(
     summary="One process failed first and took the job with it.",
     owner="model",
     thresholds=FirstFailureThresholds(),
-    queries=("failures", "job_step_summary"),
+    queries=("failures", "job_step_summary", EPISODES_QUERY),
     optional={gpus.EVENTS: "whether the driver reports a GPU's fault for a process that ended"},
     evaluate=evaluate,
     needs=NEEDS,

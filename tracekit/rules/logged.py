@@ -41,7 +41,8 @@ class Log:
         """How long the job took: by the log's clock, else by its steps; 0 where neither says."""
         start, end = self.summary["start_ns"], self.summary["end_ns"]
         by_steps = float((self.summary["mean_ns"] or 0.0) * self.summary["steps_count"])
-        return max(by_steps, float(end - start) if None not in (start, end) else 0.0)
+        by_clock = float(end - start) if None not in (start, end) else 0.0
+        return max(by_steps, by_clock) + sum(float(r["lost_ns"]) for r in self.of("silence"))
 
     def of(self, kind: str) -> list[Row]:
         """What stands out of one kind, in order of the steps."""

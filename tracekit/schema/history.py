@@ -77,7 +77,12 @@ TABLES = (
         "job_episode",
         "A stretch of the job's history that is unlike the rest, or a restart.",
         ("kind", "first_step", "last_step"),
-        col("kind", "VARCHAR", "stall, slow, fast, risen, periodic, drift or restart."),
+        col(
+            "kind",
+            "VARCHAR",
+            "stall, slow, fast, risen, periodic, drift, restart or silence (behind the last step, "
+            "until what ended the job).",
+        ),
         col("first_step", "BIGINT", "First step of it."),
         col("last_step", "BIGINT", "Last step of it."),
         moment("start_ns", "When it began; null without a clock."),

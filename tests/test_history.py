@@ -317,6 +317,33 @@ def test_a_job_that_printed_nothing_until_it_was_ended_was_silent() -> None:
     assert silence.get("end_ns") is None
 
 
+@pytest.mark.parametrize(
+    ("apart_s", "basis", "is_told"),
+    [
+        (2400, "local", True),
+        (61, "local", False),  # as two files of two zones may be
+        (7200 + 170, "local", False),
+        (7200 + 190, "local", True),
+        (7200 - 190, "local", True),
+        (-2400, "local", False),
+        (2400, "epoch", False),  # one of them names its zone
+    ],
+)
+def test_what_ended_a_job_may_be_told_by_another_file_in_the_same_local_time(
+    apart_s: int, basis: str, *, is_told: bool
+) -> None:
+    rows = lines(noisy(500))
+    event = {
+        "source_id": 1, "place": 1, "code": "job-cancelled", "severity": "error",
+        "fields": ["round=0", "why=time limit"],
+        "time_ns": rows[-1]["time_ns"] + apart_s * SECOND,
+    }  # fmt: skip
+    sources = [{"source_id": 0, "time_basis": "local"}, {"source_id": 1, "time_basis": basis}]
+    con = database({"job_step": rows, "log_event": [event], "source": sources})
+    found = history(con, {0}, {})[1]
+    assert [r["lost_ns"] for r in found] == ([apart_s * SECOND] if is_told else [])
+
+
 def test_no_silence_is_what_the_job_paused_for_before_or_did_behind_its_last_step() -> None:
     durs = noisy(500)
     durs[200] = 300

@@ -67,6 +67,7 @@ MIN_LARGE_STALL_STEPS = 4.0
 MIN_LARGE_STALL_NS = 5 * SECOND_NS
 """Usual steps, and time, from which on it is told for that share alone: 40 s among sixty of
 5 s."""
+MIN_SILENT_NS = 60 * SECOND_NS
 MIN_SILENT_RATIO = 2.0
 """Over the longest time between two lines before: what lies behind the last one is then no pause
 that the job makes now and then."""
@@ -152,7 +153,7 @@ def silence(lines: Lines, silent_ns: int) -> list[dict[str, Any]]:
     import numpy as np
 
     longest = float(np.nanmax(lines.wall)) if np.isfinite(lines.wall).any() else 0.0
-    if lines.is_done[-1] or silent_ns < MIN_SILENT_RATIO * longest:
+    if lines.is_done[-1] or silent_ns < max(MIN_SILENT_NS, MIN_SILENT_RATIO * longest):
         return []
     begin, step = int(lines.end[-1]), int(lines.step[-1])
     times = (begin, begin + silent_ns if begin >= 0 else -1)

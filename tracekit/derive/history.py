@@ -51,6 +51,8 @@ MIN_MOVES = 5
 """Later moves that must be known for that."""
 JITTER_STEPS = 2
 """How far ranks that print into one file may be apart: a number that falls by more is a restart."""
+ZONE_NS, MAX_OFF_ZONE_NS = 1800 * 10**9, 180 * 10**9
+"""Zones are half hours apart: about so far apart, two files' times may be of two."""
 OVERLAP_RATIO = 0.5
 """Share of a log that another covers, from which on both tell the same steps."""
 
@@ -65,7 +67,8 @@ def history(
     if lines is None:
         return arrow("logged_step", []), []
     rows = episodes(lines, phases.of_lines(con, lines.source, lines.place, lines.dur))
-    silent_ns = _silent_ns(con, int(lines.source[-1]), int(lines.place[-1]))
+    last = int(lines.source[-1]), int(lines.place[-1])
+    silent_ns = _silent_ns(con, *last) or _ended_elsewhere_ns(con, *last)
     if silent_ns is not None:
         rows += silence(lines, silent_ns)
     return _table(lines), rows  # not before: both would be held at once
@@ -80,6 +83,35 @@ def _silent_ns(con: duckdb.DuckDBPyConnection, source_id: int, place: int) -> in
     ).fetchall()
     said = (field.partition("=") for (fields,) in told for field in fields or ())
     return next((int(ns) for name, _, ns in said if name == "silent_ns"), None)
+
+
+def _ended_elsewhere_ns(con: duckdb.DuckDBPyConnection, source_id: int, place: int) -> int | None:
+    """The same by another file's word (a scheduler's errors, where only what the job prints stands
+    in its log), both in times without a zone: None where the two may be of two zones."""
+    known = con.sql(
+        """
+        SELECT max(event.time_ns) - any_value(line.time_ns)
+        FROM log_event AS event
+        JOIN source AS other ON other.source_id = event.source_id
+        CROSS JOIN (
+            SELECT time_ns
+            FROM job_step
+            JOIN source AS own ON own.source_id = job_step.source_id
+            WHERE job_step.source_id = $source AND place = $place AND own.time_basis = 'local'
+            LIMIT 1
+        ) AS line
+        WHERE
+            event.code = 'job-cancelled'
+            AND event.source_id <> $source
+            AND other.time_basis = 'local'
+        """,
+        params={"source": source_id, "place": place},
+    ).fetchall()
+    silent_ns = known[0][0] if known else None
+    if silent_ns is None or silent_ns <= 0:
+        return None
+    from_zone_ns = abs((silent_ns + ZONE_NS // 2) % ZONE_NS - ZONE_NS // 2)
+    return None if from_zone_ns <= MAX_OFF_ZONE_NS else int(silent_ns)
 
 
 # --- from files to one series --------------------------------------------------------------------

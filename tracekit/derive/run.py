@@ -375,7 +375,7 @@ STAGES = (
     ),
     Stage(
         tell,
-        reads=("job_step", "log_event"),
+        reads=("job_step", "log_event", "source"),
         writes=("logged_step", "job_episode"),
         needs=("job_step",),
     ),

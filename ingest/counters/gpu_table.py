@@ -90,9 +90,25 @@ _OF_DMON = re.compile(r"#\s?(?:Date,\s*Time,\s*)?gpu,")
 """nvidia-smi dmon with commas: its second line has the units."""
 
 
+_ROW_OF_SMI = re.compile(
+    r"(?=.{0,300}?(?:^|, )(?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}|GPU-[0-9a-f]{8}-[0-9a-f-]{27}"
+    r"|(?:NVIDIA|Tesla|Quadro) [^,]{1,40})(?:,|$))"
+    r"(?:[^,]{1,80}, ){1,60}[^,]{1,80}\Z"
+)
+"""A row of nvidia-smi: a time, a GPU or a model among cells with comma and space between."""
+_HAS_UNIT = re.compile(r"(?:^|, )\d+(?:\.\d+)? (?:%|W|MHz|MiB)(?:,|$)")
+_NO_HEADER = (
+    "rows of nvidia-smi without their header (noheader): which number is what they do not say; put "
+    "what was asked for in front as a first line (timestamp, index, utilization.gpu [%], ...), or "
+    "record with --format=csv"
+)
+
+
 def sniff(head: bytes, name: str) -> Recognition | None:
     """Recognise a table by its first line."""
     line = header_line(head)
+    if _HAS_UNIT.search(line[:2000]) and _ROW_OF_SMI.match(line[:2000]):
+        return Recognition("nvidia_smi", _NO_HEADER, status="unrecognised")
     layout = None if _OF_DMON.match(line) else layout_of(line)
     if layout is None:
         return None

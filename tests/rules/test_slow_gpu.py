@@ -79,9 +79,50 @@ def test_just_below_the_busiest_is_silent(compared: list[dict[str, Any]]) -> Non
     assert not run("slow-gpu", gpu_counters=[*compared, SLOW]).findings
 
 
-def test_utilisation_proves_nothing() -> None:
-    (lack,) = run("slow-gpu", gpu_counters=[gauge(3, "gpu_utilisation", 1, 0.5), SLOW]).not_checked
+IN_USE = gauge(3, "gpu_utilisation", 0.95, 1.0)
+HELD = gauge(3, "sm_clock", 1683 * MHZ, 1980 * MHZ)
+
+
+def test_a_clock_far_below_that_of_peers_as_much_in_use_is_slow() -> None:
+    hot = gauge(3, "gpu_temperature", 87, 60)
+    found = only(run("slow-gpu", gpu_counters=[IN_USE, HELD, hot]))
+    assert found.severity is Severity.MAJOR
+    assert found.confidence.level == "possible"
+    assert found.scope.devices == ("h0 GPU 3",)
+    assert found.summary == (
+        "GPU 3 of h0 is as much in use as its peers, and its clock is 1683 MHz against 1980 and it "
+        "is at 87 C against 60."
+    )
+    assert [e.value for e in found.evidence] == [pytest.approx(0.85), 27]
+    warm = gauge(3, "gpu_temperature", 69, 60)
+    assert len(only(run("slow-gpu", gpu_counters=[IN_USE, HELD, warm])).evidence) == 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [gauge(3, "gpu_utilisation", 1, 0.5)],  # utilisation alone proves nothing
+        [HELD],  # whether it has as much to do is not known
+        [gauge(3, "gpu_utilisation", 0.94, 1.0), HELD],
+        [IN_USE, gauge(3, "sm_clock", 1684 * MHZ, 1980 * MHZ)],
+        [IN_USE, HELD | {"busy_below_ratio": 0.79}],
+        [IN_USE, HELD | {"busy_below_ratio": None, "below_ratio": 0.79}],
+        [IN_USE, HELD | {"peers_count": 2}],
+        [IN_USE, HELD | {"moments_count": 9}],
+        [gauge(2, "gpu_utilisation", 1.0, 1.0), HELD],  # another's
+        [gauge(i, "sm_clock", 1980 * MHZ, 1980 * MHZ) for i in range(4)],  # healthy twin
+    ],
+)
+def test_without_activity_anything_less_than_that_is_not_judged(rows: list[dict[str, Any]]) -> None:
+    outcome = run("slow-gpu", gpu_counters=rows)
+    (lack,) = outcome.not_checked
     assert lack.needs == "a GPU timeline, or the SM activity of GPUs (DCGM 1002)"
+    assert not outcome.findings
+
+
+def test_where_activity_is_known_a_clock_alone_is_no_reason() -> None:
+    rows = [IN_USE, HELD, gauge(3, "sm_active", 0.6, 0.6)]
+    assert not run("slow-gpu", gpu_counters=rows).findings
 
 
 def test_without_counters_it_needs_a_timeline() -> None:

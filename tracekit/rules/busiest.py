@@ -38,6 +38,15 @@ class BusiestThresholds(gpus.HeldThresholds):
     max_power_ratio: float = threshold(
         0.90, "counters alone: less power than peers that do less; boards differ by some 5 %"
     )
+    max_alone_clock_ratio: float = threshold(
+        0.85, "clock over its peers' where all are as much in use and nothing tells who waits; "
+        "healthy boards at their power limit differ by some 10 %"
+    )  # fmt: skip
+    min_alone_below_ratio: float = threshold(
+        0.80, "share of the moments in which that clock is below its peers', as of steps"
+    )
+    min_alone_use_ratio: float = threshold(0.95, "utilisation over its peers' there")
+    min_hotter_celsius: float = threshold(10.0, "above its peers that is told beside its clock")
     min_peers_count: int = threshold(3, "counters alone: GPUs of its group to compare with")
     min_moments_count: int = threshold(10, "counters alone: moments to compare in")
 
@@ -85,6 +94,45 @@ def busiest(facts: Facts, limits: BusiestThresholds) -> list[Busiest]:
             reasons, evidence = zip(*given, strict=True)
             busy.append(Busiest(row, tuple(reasons), tuple(evidence)))
     return busy
+
+
+def held_clocks(facts: Facts, limits: BusiestThresholds) -> list[Busiest]:
+    """The GPUs whose clock is far below that of peers that are as much in use, where nothing tells
+    how active they are: what computes there takes as much longer."""
+    found = []
+    for _, counted in sorted(gpus.by_gpu(facts, gpus.COUNTERS, "counter").items()):
+        use, lost = counted.get("gpu_utilisation"), gpus.clock_lost(counted)
+        if use is None or lost is None or (use["peer_ratio"] or 0.0) < limits.min_alone_use_ratio:
+            continue
+        ratio, row = lost
+        below = row["busy_below_ratio"]
+        if (
+            ratio > limits.max_alone_clock_ratio
+            or (row["below_ratio"] if below is None else below) < limits.min_alone_below_ratio
+            or row["peers_count"] < limits.min_peers_count
+            or row["moments_count"] < limits.min_moments_count
+        ):
+            continue
+        given = [*_clock(facts, counted, limits), *_heat(facts, counted, limits)]
+        reasons, evidence = zip(*given, strict=True)
+        found.append(Busiest(row, tuple(reasons), tuple(evidence)))
+    return found
+
+
+def _heat(
+    facts: Facts, counted: Mapping[str, Row], limits: BusiestThresholds
+) -> list[tuple[str, Evidence]]:
+    row = counted.get("gpu_temperature")
+    if row is None or row["peer_value"] is None or row["p50_value"] is None:
+        return []
+    own, peers = float(row["p50_value"]), float(row["peer_value"])
+    if own - peers < limits.min_hotter_celsius:
+        return []
+    evidence = Evidence(
+        "temperature over its peers'", own - peers, "C", threshold=limits.min_hotter_celsius,
+        query=gpus.COUNTERS, rows=facts.readings([row]),
+    )  # fmt: skip
+    return [(f"it is at {own:.0f} C against {peers:.0f}", evidence)]
 
 
 def _clock(

@@ -11,7 +11,9 @@ How it shows
     timers of pipeline operations alone: its forwards and backwards take 1.10 times as long as its
     peers' in four of five steps; what that costs is replayed. Without either: its multiprocessors
     are active 1.10 times as much as its peers' and below theirs in one of five moments at most, so
-    it does not wait, and its clock, its power or its memory gives a reason.
+    it does not wait, and its clock, its power or its memory gives a reason. Where of activity only
+    the utilisation is known (nvidia-smi): it is as much in use as its peers, and its clock is 0.85
+    times theirs or less in four of five moments.
 
 Why it hurts
     Every rank waits for it in every step; one GPU sets the pace of all.
@@ -175,9 +177,34 @@ def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding
 def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     """The GPU that does not wait, where its own counters say why it may be slow."""
     if not active.has_activity(facts):
+        if held := active.held_clocks(facts, limits):
+            return RuleOutcome(tuple(_held_clock(facts, limits, suspect) for suspect in held))
         return facts.lacking("a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
     busy = active.busiest(facts, limits)
     return RuleOutcome(tuple(_suspect(facts, limits, suspect) for suspect in busy))
+
+
+def _held_clock(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest) -> Finding:
+    row = suspect.row
+    index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
+    return gpus.finding(
+        facts,
+        [row],
+        f"{gpus.subject([row])} is as much in use as its peers, and {listed(suspect.reasons)}.",
+        suspect.evidence,
+        least=Severity.MAJOR,
+        basis="one kind of evidence: its clock; no trace shows who waits for whom",
+        confirm=(
+            f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,CLOCK   on its host: what holds "
+            "its clock",
+            SAME_GEMM,
+        ),
+        remedy=(
+            "its cooling, its power and a clock that somebody set (nvidia-smi -rgc resets it); "
+            "else drain the machine",
+        ),
+        next_capture=("profile this rank and a peer: traces say what it costs",),
+    )
 
 
 def _suspect(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest) -> Finding:

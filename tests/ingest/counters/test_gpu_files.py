@@ -8,7 +8,7 @@ import pytest
 from gpu_files import SHARED, ingest, real, values
 from memory_sink import MemorySink, source_of
 
-from tracekit.ingest import ingestor
+from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.counters import fields
 from tracekit.ingest.counters.names import pci_address
@@ -468,3 +468,27 @@ def test_of_the_powers_of_nvidia_smi_one_is_read() -> None:
     assert (row["counter"], row["value"]) == ("power", 690.5)
     assert row["original_name"] == "nvidia-smi power.draw.instant"
     assert sink.counters["column_not_read"] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ("2026/11/20 10:00:00.123, 0, NVIDIA H100 80GB HBM3, 98 %, 668.35 W, 1980 MHz, 58", True),
+        ("0, GPU-8f1b2c3d-0123-4567-89ab-0123456789ab, 98 %, 1024 MiB", True),
+        ("NVIDIA A100-SXM4-80GB, 98 %, 400.10 W", True),
+        ("NVIDIA A100-SXM4-80GB, 98, 400.10", False),  # nounits: nothing says what it is of
+        ("0, 98 %, 400.10 W", False),
+        ("2026/11/20 10:00:00.123 train.py step 1, loss 2.5, 98 %, done", False),
+        ("timestamp, index, utilization.gpu [%], power.draw [W]", False),
+    ],
+)
+def test_rows_of_nvidia_smi_without_their_header_are_named_and_not_guessed(
+    tmp_path: Path, line: str, *, is_one: bool
+) -> None:
+    path = tmp_path / "gpu_h7.log"
+    path.write_text(f"{line}\n" * 3)
+    found = recognise(files.expand([path])[0])
+    assert ("without their header" in found.reason) is is_one
+    assert not is_one or (found.kind, found.status, found.ingestor) == (
+        "nvidia_smi", "unrecognised", None,
+    )  # fmt: skip

@@ -133,6 +133,94 @@ def test_idle_gpus_beside_busy_ones_are_groups_with_their_numbers() -> None:
     assert busy.sentence == "GPUs 4-7 of n0 busy (busy in 100 % of readings, 690 W)"
 
 
+WORKS, WAITS, STANDS = (0.97, 620.0), (1.0, 186.0), (0.0, 75.0)
+"""Utilisation and power of a GPU that works, that stands in a collective's kernel, and of none."""
+
+
+def changed(
+    *then: tuple[float, float],
+    work_s: float = 600,
+    then_s: float = 600,
+    worked: tuple[float, float] = WORKS,
+) -> list[Statement]:
+    """What is said of the waiting of GPUs that worked, and then each did something else."""
+    times = np.arange(0, work_s + then_s, 2.0)
+    rows: dict[str, list[Readings]] = {"gpu_utilisation": [], "power": []}
+    for gpu, level in enumerate(then):
+        for at, counter in enumerate(rows):
+            values = np.where(times < work_s, worked[at], level[at])
+            rows[counter].append(Readings(f"n0 {gpu}", times, values, "n0", f"GPU {gpu}"))
+    return [s for s in statements(rows, NOTHING) if s.kind == "waiting"]
+
+
+def test_gpus_that_are_in_use_and_draw_little_at_the_end_wait() -> None:
+    (said,) = changed(WAITS, WAITS, WAITS)
+    assert said.sentence == (
+        "GPUs 0-2 of n0 in use all the time and at 186 W in the last 10 min, where they drew 620 W "
+        "before"
+    )
+    assert said.value == pytest.approx(0.3)
+    assert said.compatible_with and "a hang" in said.compatible_with
+    (said,) = changed(WAITS, STANDS, WAITS)
+    assert said.sentence.startswith("GPUs 0,2 of n0 in use")
+    assert said.sentence.endswith(", and GPU 1 of n0 idle meanwhile")
+    (said,) = changed(WAITS, WAITS, WORKS)
+    assert said.sentence.endswith(", and GPU 2 of n0 not so")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        changed(WORKS, WORKS),  # healthy
+        changed(STANDS, STANDS),  # it ended
+        changed(WAITS, WORKS, WORKS),  # one alone
+        changed((0.94, 186.0), (0.94, 186.0)),
+        changed((1.0, 311.0), (1.0, 311.0)),
+        changed(WAITS, WAITS, then_s=105),
+        changed(WAITS, WAITS, work_s=105),
+        changed(WAITS, WAITS, worked=WAITS),  # nothing else was seen of it
+        changed(WAITS, WAITS, worked=(0.4, 620.0)),  # it was not in use when it drew more
+        changed(WAITS, WAITS, work_s=60, then_s=6000),  # worked too seldom to know what it draws
+    ],
+)
+def test_no_gpu_waits_by_less_than_that(said: list[Statement]) -> None:
+    assert not said
+
+
+def test_waiting_is_not_told_by_activity_nor_without_power() -> None:
+    times = np.arange(0, 1200, 2.0)
+    use = [Readings(f"n0 {g}", times, np.ones(600), "n0", f"GPU {g}") for g in range(2)]
+    power = [replace(r, values=np.where(times < 600, 620.0, 186.0)) for r in use]
+    assert [s.kind for s in statements({"gpu_utilisation": use, "power": power}, NOTHING)] == [
+        "waiting"
+    ]
+    assert not statements({"gpu_utilisation": use}, NOTHING)
+    assert not [
+        s for s in statements({"sm_active": use, "power": power}, NOTHING) if s.kind == "waiting"
+    ]
+    seen = (times < 800) | (times > 900)
+    torn = [replace(r, times=r.times[seen], values=r.values[seen]) for r in (*use, *power)]
+    assert not statements({"gpu_utilisation": torn[:2], "power": torn[2:]}, NOTHING)
+
+
+def test_the_verdict_of_counters_begins_with_gpus_that_wait(tmp_path: Path) -> None:
+    lines = ["timestamp, index, name, utilization.gpu [%], power.draw [W]"]
+    for at in range(600):
+        clock = f"2026/11/20 10:{at * 2 // 60:02d}:{at * 2 % 60:02d}.123"
+        for gpu in range(4):
+            use, watts = (100, 186 + at % 3) if at >= 300 else (95 + (at + gpu) % 5, 600 + at % 40)
+            lines.append(f"{clock}, {gpu}, NVIDIA H100 80GB HBM3, {use} %, {watts}.10 W")
+    path = tmp_path / "gpu_h7.csv"
+    path.write_text("\n".join(lines) + "\n")
+    with tracekit.open([path]) as run:
+        verdict = run.diagnose().verdict
+    assert verdict.kind == "unexplained"
+    assert verdict.sentence.startswith(
+        "By counters alone: GPUs 0-3 of gpu_h7 in use all the time and at 187 W in the last 10 min"
+    )
+    assert "a hang" in verdict.sentence
+
+
 def test_who_works_now_and_then_is_called_neither_busy_nor_idle() -> None:
     some = [0.9] * 10 + [0.0] * 90
     gpus = [*steady([0.9, 0.9]), *(replace(r, values=np.array(some)) for r in steady([0], "n1"))]

@@ -8,9 +8,9 @@
 -- needs: counter_statement
 -- grain: attempt, kind, scope
 -- asked: report
--- column: kind VARCHAR : load (GPUs of like load), apart (one beside its load group), independent,
---     bursts_*, stretch_* and throughout_* (when traffic flows), offload, ports, clock_offset,
---     in_turn.
+-- column: kind VARCHAR : waiting (in use, and drawing little), load (GPUs of like load), apart (one
+--     beside its load group), independent, bursts_*, stretch_* and throughout_* (when traffic
+--     flows), offload, ports, clock_offset, in_turn.
 -- column: scope VARCHAR : Devices or nodes that it is said of.
 -- column: statistic VARCHAR : What the number is.
 -- column: value DOUBLE : The number: a ratio, a correlation, or seconds.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tracekit.derive.coherence import gridded, vertex
 from tracekit.derive.counter_period import CounterPeriod, Part
 from tracekit.derive.signals import ACTIVITIES, SIGNALS, Readings
-from tracekit.wording import natural, plural, ranges, seconds, share
+from tracekit.wording import natural, plural, ranges, seconds, share, span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,6 +95,26 @@ MAX_APART_RATIO = 0.25
 LEAST_SPREAD = 0.01
 """Robust standard deviation of a group, at least, as a share of its median."""
 
+WAIT_S = 30.0
+"""Of readings that are looked at together, to see when GPUs began to wait."""
+MIN_WAIT_READINGS = 5
+MIN_WAITS = 4
+"""Of such stretches: how many GPUs must have worked, and waited since."""
+WAITING_POWER_RATIO = 0.5
+"""Power over that of work, up to which a GPU that is in use computes nothing: one that stands in a
+collective's kernel draws a third of it or so, and an idle one a seventh."""
+WORKED_QUANTILE = 0.9
+"""Of a GPU's power: what it draws while it works, where it works a tenth of the time or more."""
+IN_USE_RATIO = 0.95
+"""Utilisation of a GPU in which a kernel always runs."""
+MIN_WAITING = 2
+"""GPUs that wait: one alone may run something else."""
+WAITS = (
+    "a collective that does not end (a hang, or a long pause of one rank), or with work that draws "
+    "little, such as generation"
+)
+WAITS_FOR = "py-spy dump of each rank, or a Flight Recorder dump, says where each stands"
+
 DECIDES = "a trace, NCCL's log (NCCL_DEBUG=INFO) or job.toml's [parallelism] says which"
 
 
@@ -136,6 +156,8 @@ def statements(
     said: list[Statement] = []
     by = next((counter for counter in ACTIVITIES if signals.get(counter)), "sm_active")
     gpus, name = list(signals.get(by, ())), ACTIVITIES[by].name
+    if by != "sm_active":
+        said += _waiting(gpus, list(signals.get("power", ())))
     said += _loads(gpus, list(signals.get("power", ())), by)
     said += _independent(counter_period)
     nodes = sorted({r.node for rows in signals.values() for r in rows})
@@ -154,6 +176,88 @@ def statements(
         offset = (clocks.value, clocks.error or 0.0) if clocks is not None else None
         said += _turns(gpus, name, nodes, offset, counter_period)
     return said
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+class _End(NamedTuple):
+    """What a GPU does in the last stretches of the readings, which differ from those before."""
+
+    stretches_count: int
+    used_ratio: float
+    watts: float
+    before_watts: float
+
+
+def _waiting(gpus: Sequence[Readings], powers: Sequence[Readings]) -> list[Statement]:
+    """GPUs in which kernels run on and on while they draw little power, at the end of the readings:
+    who stands in a collective is in use, and computes nothing."""
+    import numpy as np
+
+    if not gpus or not powers:
+        return []
+    both = _meanwhile([*gpus, *powers])
+    uses = {r.gpu: r for r in both[: len(gpus)]}
+    watts = {r.gpu: r for r in both[len(gpus) :]}
+    apart_s = max(float(np.median(np.diff(r.times))) for r in both if len(r.times) > 1)
+    stretch_s = max(WAIT_S, MIN_WAIT_READINGS * apart_s)
+    ends = {g: _end(uses[g], watts[g], stretch_s) for g in uses if g in watts}
+    waiting = [g for g, end in ends.items() if end and end.used_ratio >= IN_USE_RATIO]
+    if len(waiting) < MIN_WAITING:
+        return []
+    count = int(np.median([e.stretches_count for g in waiting if (e := ends[g])]))
+    idle = [g for g, end in ends.items() if end and end.used_ratio <= IDLE_RATIO]
+    working = [g for g, end in ends.items() if end is None]
+    now, before = (
+        float(np.median([getattr(ends[g], name) for g in waiting]))
+        for name in ("watts", "before_watts")
+    )
+    scope = _scope([uses[g] for g in waiting])
+    sentence = (
+        f"{scope} in use all the time and at {now:.0f} W in the last {span(count * stretch_s)}, "
+        f"where they drew {before:.0f} W before"
+    )
+    if idle:
+        sentence += f", and {_scope([uses[g] for g in idle])} idle meanwhile"
+    elif working and len(working) < len(waiting):
+        sentence += f", and {_scope([uses[g] for g in working])} not so"
+    return [
+        Statement("waiting", scope, "power over what they drew before", now / before, None,
+                  sentence, WAITS, WAITS_FOR)
+    ]  # fmt: skip
+
+
+def _end(use: Readings, power: Readings, stretch_s: float) -> _End | None:
+    """How a GPU stands at the end, where it draws much less than when it worked before."""
+    import numpy as np
+
+    first, last = float(power.times[0]), float(power.times[-1])
+    count = int((last - first) / stretch_s)
+    if count < 2 * MIN_WAITS:
+        return None
+    edges = last - stretch_s * np.arange(count, -1, -1.0)
+    drawn, used = (
+        np.array([np.median(p) if len(p) else np.nan for p in
+                  np.split(r.values, np.searchsorted(r.times, edges))[1:-1]])
+        for r in (power, use)
+    )  # fmt: skip
+    if np.isnan(drawn).any() or np.isnan(used).any():
+        return None  # nobody looked for a while
+    usual = float(np.quantile(drawn, WORKED_QUANTILE))
+    above = np.flatnonzero(drawn > WAITING_POWER_RATIO * usual)
+    begin = int(above[-1]) + 1
+    if begin < MIN_WAITS or count - begin < MIN_WAITS:
+        return None
+    worked = above[used[above] >= UTILISED_RATIO]
+    if len(worked) < MIN_WAITS:
+        return None
+    return _End(
+        count - begin,
+        float(np.median(used[begin:])),
+        float(np.median(drawn[begin:])),
+        float(np.median(drawn[worked])),
+    )
 
 
 # --- loads ----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ LOADS = {
     "gpu_utilisation": "utilisation",
 }
 STATED = (
-    "independent", "in_turn", "offload", "apart", "bursts_network", "stretch_network",
+    "waiting", "independent", "in_turn", "offload", "apart", "bursts_network", "stretch_network",
     "throughout_network", "bursts_nvlink", "stretch_nvlink", "throughout_nvlink",
 )  # fmt: skip
 """Statements of counters that the verdict tells, the most telling first."""
@@ -326,6 +326,11 @@ def _counters_alone(
             f"{_loads(facts)}",
             "look why nothing runs (the job's log, its queue), or give readings of while it ran",
         )
+    waiting = [r for r in facts.of("counter_statements") if r["kind"] == "waiting"]
+    if waiting:
+        told = "; ".join(f"{safe(row['sentence'])}, compatible with " + row["compatible_with"]
+                         for row in waiting)  # fmt: skip
+        return say("unexplained", f"By counters alone: {told}.", waiting[0]["decided_by"])
     only = f"there are only counters, {_shown(facts)}"
     readers = {r.name for r in RULES if set(r.queries) & set(COUNTER_QUERIES)}
     if readers & set(rules_run):

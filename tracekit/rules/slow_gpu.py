@@ -186,7 +186,6 @@ def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
 
 def _held_clock(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest) -> Finding:
     row = suspect.row
-    index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
     return gpus.finding(
         facts,
         [row],
@@ -195,8 +194,7 @@ def _held_clock(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest
         least=Severity.MAJOR,
         basis="one kind of evidence: its clock; no trace shows who waits for whom",
         confirm=(
-            f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,CLOCK   on its host: what holds "
-            "its clock",
+            f"{_asked_of(row)}   on its host: what holds its clock",
             SAME_GEMM,
         ),
         remedy=(
@@ -209,7 +207,6 @@ def _held_clock(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest
 
 def _suspect(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest) -> Finding:
     row = suspect.row
-    index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
     return gpus.finding(
         facts,
         [row],
@@ -229,12 +226,17 @@ def _suspect(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest) -
         least=Severity.MINOR,
         basis="one kind of evidence: counters; no trace shows who waits for whom",
         confirm=(
-            f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,CLOCK,ECC   on its host",
+            f"{_asked_of(row)},ECC   on its host",
             SAME_GEMM,
         ),
         remedy=(DRAIN,),
         next_capture=("profile this rank and a peer: traces say what it costs",),
     )
+
+
+def _asked_of(row: Row) -> str:
+    index = row["gpu_index"] if row["gpu_index"] is not None else row["pci"] or "N"
+    return f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,CLOCK"
 
 
 def has_uneven_work(facts: Facts, limits: SlowerThresholds) -> bool:

@@ -344,6 +344,20 @@ def test_what_ended_a_job_may_be_told_by_another_file_in_the_same_local_time(
     assert [r["lost_ns"] for r in found] == ([apart_s * SECOND] if is_told else [])
 
 
+def test_what_is_logged_behind_the_last_step_stands_beside_the_silence() -> None:
+    rows = lines(noisy(500))
+    events = [
+        {"source_id": 0, "place": place, "code": code, "severity": "info", "fields": fields}
+        for place, code, fields in (
+            (40, "evaluation", None), (501, "checkpoint-save", None),
+            (502, "job-cancelled", [f"silent_ns={900 * SECOND}"]),
+        )
+    ]  # fmt: skip
+    (silence,) = history(database({"job_step": rows, "log_event": events}), {0}, {})[1]
+    assert silence["checkpoints_count"] == 1
+    assert "evaluations_count" not in silence
+
+
 def test_no_silence_is_what_the_job_paused_for_before_or_did_behind_its_last_step() -> None:
     durs = noisy(500)
     durs[200] = 300

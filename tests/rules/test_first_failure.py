@@ -398,7 +398,10 @@ def test_who_kept_the_store_that_the_others_lost_is_said_with_its_host() -> None
     assert "the process that kept it (rank 0's, or its launcher) ended first" in finding.summary
 
 
-SILENCE: Row = {"kind": "silence", "last_step": 2000, "lost_ns": 2400e9, "usual_ns": 2e9}
+BESIDE = ("evaluations", "checkpoints", "collections", "epochs", "inputs", "times")
+SILENCE: Row = {f"{name}_count": None for name in BESIDE} | {
+    "kind": "silence", "last_step": 2000, "lost_ns": 2400e9, "usual_ns": 2e9,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("why", [*OUTSIDE, "terminated"])
@@ -413,6 +416,8 @@ def test_a_job_that_stood_still_until_it_was_ended_is_not_explained_by_who_ended
     assert finding.severity == Severity.MAJOR
     assert "find where each rank stood" in finding.remedy[0]
     assert "py-spy" in finding.next_capture[-1]
+    (saved,) = asked(scheduled(why), slow_episode=[SILENCE | {"checkpoints_count": 1}]).findings
+    assert saved.summary.endswith("2.00 s); the log has a saved checkpoint there.")
     (usual,) = asked(scheduled(why), slow_episode=[SILENCE | {"kind": "stall"}]).findings
     assert usual.severity == Severity.MINOR
     assert "still" not in usual.summary

@@ -70,7 +70,7 @@ def history(
     last = int(lines.source[-1]), int(lines.place[-1])
     silent_ns = _silent_ns(con, *last) or _ended_elsewhere_ns(con, *last)
     if silent_ns is not None:
-        rows += silence(lines, silent_ns)
+        rows += [row | phases.behind(con, *last) for row in silence(lines, silent_ns)]
     return _table(lines), rows  # not before: both would be held at once
 
 

@@ -67,6 +67,16 @@ def of_lines(
     return phases
 
 
+def behind(con: duckdb.DuckDBPyConnection, source_id: int, place: int) -> dict[str, int]:
+    """1 by column for each such phase that is logged behind a line of a file."""
+    found = con.sql(
+        "SELECT DISTINCT code FROM log_event WHERE source_id = $source AND place > $place",
+        params={"source": source_id, "place": place},
+    ).fetchall()
+    codes = {code for (code,) in found}
+    return {column: 1 for column, code in _COLUMNS.items() if code in codes}
+
+
 def _input_waits(con: duckdb.DuckDBPyConnection, source: Ints, place: Ints) -> Ints:
     """ns that the rank that waited longest for input in the same step did, by line; 0 where no log
     says so."""

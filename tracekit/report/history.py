@@ -185,7 +185,8 @@ def _episode(row: Row, summary: Row) -> str:
     if kind == "drift":
         return growth(row)
     if kind == "silence":
-        return f"behind step {row['last_step']:,}{at} nothing was printed for {span(lost_s)}"
+        told = f"behind step {row['last_step']:,}{at} nothing was printed for {span(lost_s)}"
+        return told + beside(row)
     again = f", {row['repeated_count']:,} steps done again" if row["repeated_count"] else ""
     return f"the job restarted at step {row['first_step']:,}{at}{again} ({span(lost_s)} lost)"
 

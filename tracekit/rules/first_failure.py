@@ -42,7 +42,7 @@ from dataclasses import replace
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY
+from tracekit.rules.logged import EPISODES_QUERY, beside
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import ranges, ranks_phrase, safe, seconds, sentence, span
 
@@ -152,13 +152,14 @@ def _silenced(finding: Finding, silence: Row, by: Row | None, *, is_why: bool) -
     told += span(silence["lost_ns"] / 1e9)
     if silence["usual_ns"]:
         told += f" (a step usually takes {seconds(silence['usual_ns'] / 1e9)})"
+    told += beside(silence) or ": it stood still"
     evidence = Evidence(
         "time without a line behind the last step", silence["lost_ns"] / 1e9, "s",
         query=EPISODES_QUERY,
     )  # fmt: skip
     finding = replace(
         finding,
-        summary=f"{finding.summary} {told}: it stood still.",
+        summary=f"{finding.summary} {told}.",
         evidence=(*finding.evidence, evidence),
     )
     if by is None:

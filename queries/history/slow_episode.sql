@@ -7,8 +7,8 @@
 -- needs: job_episode
 -- asked: report
 -- grain: kind, first_step, last_step
--- column: kind VARCHAR : stall, slow, fast, risen, periodic, drift, restart or silence (behind the last
---     step, until what ended the job).
+-- column: kind VARCHAR : stall, slow, fast, risen, periodic, drift, restart or silence (behind the
+--     last step, until what ended the job).
 -- column: first_step BIGINT : First step of it; of a restart, the first one done again.
 -- column: last_step BIGINT : Last step of it; of a restart, the last one before.
 -- column: start_ns BIGINT : When it began; null without a clock.

@@ -198,6 +198,14 @@ def test_waiting_is_not_told_by_activity_nor_without_power() -> None:
     assert not [
         s for s in statements({"sm_active": use, "power": power}, NOTHING) if s.kind == "waiting"
     ]
+    # One whose readings end before those of another begin tells nothing, and is no other's power.
+    early = [replace(r, times=r.times - 5000) for r in use]
+    for uses in (early, [early[0], *use]):
+        assert not [
+            s
+            for s in statements({"gpu_utilisation": uses, "power": power}, NOTHING)
+            if s.kind == "waiting"
+        ]
     seen = (times < 800) | (times > 900)
     torn = [replace(r, times=r.times[seen], values=r.values[seen]) for r in (*use, *power)]
     assert not statements({"gpu_utilisation": torn[:2], "power": torn[2:]}, NOTHING)

@@ -351,11 +351,13 @@ def test_what_is_logged_behind_the_last_step_stands_beside_the_silence() -> None
         for place, code, fields in (
             (40, "evaluation", None), (501, "checkpoint-save", None),
             (502, "job-cancelled", [f"silent_ns={900 * SECOND}"]),
+            (503, "collection", None),  # once it was told to end
         )
     ]  # fmt: skip
     (silence,) = history(database({"job_step": rows, "log_event": events}), {0}, {})[1]
     assert silence["checkpoints_count"] == 1
     assert "evaluations_count" not in silence
+    assert "collections_count" not in silence
 
 
 def test_no_silence_is_what_the_job_paused_for_before_or_did_behind_its_last_step() -> None:

@@ -68,21 +68,24 @@ def history(
         return arrow("logged_step", []), []
     rows = episodes(lines, phases.of_lines(con, lines.source, lines.place, lines.dur))
     last = int(lines.source[-1]), int(lines.place[-1])
-    silent_ns = _silent_ns(con, *last) or _ended_elsewhere_ns(con, *last)
+    silent_ns, until = _silent_ns(con, *last) or (_ended_elsewhere_ns(con, *last), None)
     if silent_ns is not None:
-        rows += [row | phases.behind(con, *last) for row in silence(lines, silent_ns)]
+        rows += [row | phases.behind(con, *last, until) for row in silence(lines, silent_ns)]
     return _table(lines), rows  # not before: both would be held at once
 
 
-def _silent_ns(con: duckdb.DuckDBPyConnection, source_id: int, place: int) -> int | None:
-    """How long nothing was printed behind the job's last line before what ended it."""
+def _silent_ns(
+    con: duckdb.DuckDBPyConnection, source_id: int, place: int
+) -> tuple[int, int] | None:
+    """How long nothing was printed behind the job's last line before what ended it, and the line
+    that tells of that."""
     told = con.sql(
-        "SELECT fields FROM log_event WHERE source_id = $source AND place > $place "
+        "SELECT place, fields FROM log_event WHERE source_id = $source AND place > $place "
         "ORDER BY place DESC",
         params={"source": source_id, "place": place},
     ).fetchall()
-    said = (field.partition("=") for (fields,) in told for field in fields or ())
-    return next((int(ns) for name, _, ns in said if name == "silent_ns"), None)
+    said = ((at, field.partition("=")) for at, fields in told for field in fields or ())
+    return next(((int(ns), at) for at, (name, _, ns) in said if name == "silent_ns"), None)
 
 
 def _ended_elsewhere_ns(con: duckdb.DuckDBPyConnection, source_id: int, place: int) -> int | None:

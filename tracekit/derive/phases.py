@@ -67,11 +67,14 @@ def of_lines(
     return phases
 
 
-def behind(con: duckdb.DuckDBPyConnection, source_id: int, place: int) -> dict[str, int]:
-    """1 by column for each such phase that is logged behind a line of a file."""
+def behind(
+    con: duckdb.DuckDBPyConnection, source_id: int, place: int, until: int | None
+) -> dict[str, int]:
+    """1 by column for each such phase that is logged behind a line of a file, before another."""
     found = con.sql(
-        "SELECT DISTINCT code FROM log_event WHERE source_id = $source AND place > $place",
-        params={"source": source_id, "place": place},
+        "SELECT DISTINCT code FROM log_event WHERE source_id = $source AND place > $place "
+        "AND place < coalesce($until, place + 1)",
+        params={"source": source_id, "place": place, "until": until},
     ).fetchall()
     codes = {code for (code,) in found}
     return {column: 1 for column, code in _COLUMNS.items() if code in codes}

@@ -101,8 +101,8 @@ MIN_WAIT_READINGS = 5
 MIN_WAITS = 4
 """Of such stretches: how many GPUs must have worked, and waited since."""
 WAITING_POWER_RATIO = 0.5
-"""Power over that of work, up to which a GPU that is in use computes nothing: one that stands in a
-collective's kernel draws a third of it or so, and an idle one a seventh."""
+"""Power over that of work, up to which a GPU that is in use computes nothing. Assumed: no recording
+of GPUs that hang in a collective has proved it."""
 WORKED_QUANTILE = 0.9
 """Of a GPU's power: what it draws while it works, where it works a tenth of the time or more."""
 IN_USE_RATIO = 0.95
@@ -197,11 +197,16 @@ def _waiting(gpus: Sequence[Readings], powers: Sequence[Readings]) -> list[State
 
     if not gpus or not powers:
         return []
-    both = _meanwhile([*gpus, *powers])
-    uses = {r.gpu: r for r in both[: len(gpus)]}
-    watts = {r.gpu: r for r in both[len(gpus) :]}
-    apart_s = max(float(np.median(np.diff(r.times))) for r in both if len(r.times) > 1)
-    stretch_s = max(WAIT_S, MIN_WAIT_READINGS * apart_s)
+    first = max(float(r.times[0]) for r in (*gpus, *powers))
+    last = min(float(r.times[-1]) for r in (*gpus, *powers))
+    uses, watts = (
+        {r.gpu: part for r in rows if len((part := r.between(first, last)).times) > 1}
+        for rows in (gpus, powers)
+    )
+    if not uses or not watts:
+        return []
+    read = (*uses.values(), *watts.values())
+    stretch_s = max(WAIT_S, *(MIN_WAIT_READINGS * float(np.median(np.diff(r.times))) for r in read))
     ends = {g: _end(uses[g], watts[g], stretch_s) for g in uses if g in watts}
     waiting = [g for g, end in ends.items() if end and end.used_ratio >= IN_USE_RATIO]
     if len(waiting) < MIN_WAITING:

@@ -40,7 +40,7 @@ class BusiestThresholds(gpus.HeldThresholds):
     )
     max_alone_clock_ratio: float = threshold(
         0.85, "clock over its peers' where all are as much in use and nothing tells who waits; "
-        "healthy boards at their power limit differ by some 10 %"
+        "assumed: healthy boards at their power limit differ too, by less"
     )  # fmt: skip
     min_alone_below_ratio: float = threshold(
         0.80, "share of the moments in which that clock is below its peers', as of steps"

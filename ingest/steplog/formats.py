@@ -95,11 +95,6 @@ class StepFormat:
     ends_epoch: bool = False
     """Whether only lines of whose steps the last is reached count, each as one more epoch: what is
     said before is a mean since the epoch began, to the ms, of which no difference tells a step."""
-    quick: str | None = None
-    """Of the most usual form, from the line's start, in which each character allows one way on:
-    Rust's ``regex`` then finds groups in one pass, three times as quick. It says of a line what
-    ``pattern`` and those of ``fields`` that are groups of it say together, or leaves it to them;
-    groups ``date``, ``clock`` and ``fraction`` are the line's own, without a zone."""
 
 
 _PLAIN_FIELDS = (
@@ -149,15 +144,6 @@ FORMATS: tuple[StepFormat, ...] = (
             ("loss", rf"lm[ _]loss(?:[:=] ?| )({_NUMBER})"),
             ("grad_norm", rf"grad[ _]norm[:=] ?({_NUMBER})"),
         ),
-        quick=r"^(?:[0-9]+:)? *(?:\[(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}) "
-        r"(?P<clock>[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.(?P<fraction>[0-9]{1,9}))?\] *)?"
-        r"iteration +(?P<step>[0-9]+)/ *(?P<total>[0-9]+) \|"
-        r" consumed samples: +(?P<samples>[0-9]+) \|"
-        r" elapsed time per iteration \(ms\): (?P<dur_ms>[0-9.]+) \| "
-        r"(?:throughput per GPU \(TFLOP/s/GPU\): (?P<tflops>[0-9.]+) \| )?"
-        r"learning rate: (?P<learning_rate>[-+0-9.eE]+) \| global batch size: +[0-9]+ \|"
-        r" lm loss: (?P<loss>[-+0-9.eE]+) \| loss scale: [0-9.]+ \|"
-        r" grad norm: (?P<grad_norm>[-+0-9.eE]+) \|",
     ),
     StepFormat(
         "nanogpt",
@@ -612,10 +598,6 @@ FORMATS: tuple[StepFormat, ...] = (
         is_bar=True,
         # Whatever else draws one: they may run longer than the training, or be all that is drawn.
         without=rf"\b(?:{_OTHER_BARS})\b[^%|]{{0,60}}\d+%\|",
-        quick=r"^[^%|0-9]*[0-9](?:[0-9]|[^%|0-9]+[0-9])*%\|[^|]*\| *(?P<step>[0-9]+)/"
-        r"(?P<total>[0-9]+) \[(?P<elapsed>[0-9](?:[0-9](?:[0-9]+:[0-9]{2}:[0-9]{2}"
-        r"|:[0-9]{2}(?::[0-9]{2})?)|:[0-9]{2}:[0-9]{2}))<"
-        rf"[^,\]]{{1,20}}, +(?:[0-9.]+|\?){_PACE}",
     ),
     StepFormat(
         PLAIN,

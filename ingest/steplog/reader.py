@@ -6,13 +6,14 @@ pattern a format takes them apart. A line that ends no step is left to other rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from itertools import compress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.steplog.formats import BAR_RATES, FORMATS, StepFormat, own_format
+from tracekit.ingest.steplog.formats import BAR_RATES, FORMATS, OWN, StepFormat, own_format
 from tracekit.ingest.steplog.metrics import FIELDS, MARKER, BarMetrics, MetricsBelow
 from tracekit.ingest.steplog.words import Block, Texts, any_of
 from tracekit.values import EPOCH_S, TIME_LIMIT_NS
@@ -20,6 +21,7 @@ from tracekit.values import EPOCH_S, TIME_LIMIT_NS
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.ingest.steplog.parts import Parts, Sought
     from tracekit.ingest.steplog.words import Flags
 
 Line = tuple[int, bytes]
@@ -63,6 +65,10 @@ _IN_POD = "\\[pod/"
 _RATES = tuple(rate.encode() for rate in BAR_RATES)
 _FURTHER = ("input_wait_ns", "running_dur_ns", "running_input_wait_ns")
 """Durations that a line may state beside its step's."""
+_WHOLE = {"step", "total", "epoch", "epoch_from_1", "epoch_of_row", "samples", "tokens", "rank",
+          "elapsed_days", "elapsed_ms", "tag"}  # fmt: skip
+"""Groups of whole numbers, and of what is read as text; the others are decimals."""
+_AS_TEXT = {"elapsed", "elapsed_words", "month", "day", "day_clock", "time"}
 _COLUMNS = (
     "place", "step", "epoch", "total_steps_count", "time_ns", "elapsed_ns", "dur_ns", "is_averaged",
     *_FURTHER,
@@ -333,48 +339,44 @@ def _found(
     """The lines of a format, with the columns of ``job_step``; ``rows`` are some of ``texts``."""
     import polars as pl
 
-    line = pl.col("line")
-    steps = _matched(rows, known, texts)
+    is_tagged = block.has_escapes or block.holds(_IN_TAG)
+    found = _parts(rows, known, texts, is_tagged=is_tagged)
+    if found is None:
+        steps = _with_fields(_taken(rows, known.pattern), known)
+    else:
+        steps, found = _of_parts(rows, known, found)
     groups = set(steps.columns)
+    said = {name for name, type_ in steps.schema.items() if type_ == pl.String}
+    """Groups that are no numbers yet."""
     if known.has_commas:
         steps = steps.with_columns(
             pl.col(name).str.replace_all(",", "", literal=True)
             for name in (*FIELDS, "step", "total", "mfu_percent", "tflops", "dur_ms", "dur_s")
-            if name in groups
+            if name in said
         )
     if known.has_thousands:
         steps = steps.with_columns(
             pl.col(name).str.replace("K", "e3", literal=True).str.replace("M", "e6", literal=True)
-            for name in ("dur_ms", "dur_s")
-            if name in groups
-        ).with_columns(step=_scaled("step"))
-    is_tagged = block.has_escapes or block.holds(_IN_TAG)
+            for name in {"dur_ms", "dur_s"} & said
+        ).with_columns(_scaled("step").alias(name) for name in {"step"} & said)
     if "epoch_dur_s" in groups:
         whole, count = (pl.col(n).cast(pl.Float64, strict=False) for n in ("epoch_dur_s", "total"))
         mean_ms = pl.when(count > 0).then(whole / count * 1e3).cast(pl.String)
         steps = steps.with_columns(dur_ms=pl.coalesce(mean_ms, "dur_ms"))
-    columns = _columns(known, frozenset(groups), rank, is_tagged=is_tagged)
-    if "time" in groups:
-        stamp, number = pl.col("time"), pl.col("time").cast(pl.Float64, strict=False)
-    else:
-        stamp, number = line.str.head(STAMP_BYTES), pl.lit(None, pl.Float64)
-    steps = steps.select(
-        *columns, "line", _stamp_of(steps, stamp, block).alias("at"), number.alias("epoch_number")
-    ).unnest("at")
-    if "month_first" in steps.columns:
-        if steps["month_first"].null_count() < steps.height:
-            part = pl.col("month_first").str
-            date = (pl.lit("20"), part.tail(2), pl.lit("-"), part.head(2), pl.lit("-"),
-                    part.slice(3, 2))  # fmt: skip
-            steps = steps.with_columns(date=pl.coalesce("date", pl.concat_str(date)))
-        steps = steps.drop("month_first")
+    stamps = _stamps(steps, block) if found is None or "time" in groups else _stamps_of(found)
+    columns = _columns(known, frozenset(groups), rank, is_tagged=is_tagged and found is None)
+    number = pl.col("time").cast(pl.Float64, strict=False) if "time" in groups else pl.lit(None)
+    steps = steps.select(*columns, "line", number.cast(pl.Float64).alias("epoch_number"))
+    steps = pl.concat([steps, stamps], how="horizontal")
     # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
     stated = {name for name in ("date", "zone") if steps[name].null_count() < steps.height}
     times = [_time(has_zones="zone" in stated)] if "date" in stated else []
     times += [_of_epoch("epoch_number")] if "time" in groups else []
-    if not (stated or known.is_bar or "time" in groups or "elapsed_ms" in groups):
-        said = line.str.head(STAMP_BYTES).str.extract_groups(_YEARLESS).struct.unnest()
-        steps = steps.with_columns(pl.coalesce("elapsed_ns", _since_midnight(steps.select(said))))
+    is_timed = stated or known.is_bar or "time" in groups or "elapsed_ms" in groups
+    if not is_timed and (found is None or found.has("yearless").any()):
+        line = pl.col("line").str.head(STAMP_BYTES)
+        clocks = steps.select(line.str.extract_groups(_YEARLESS).struct.unnest())
+        steps = steps.with_columns(pl.coalesce("elapsed_ns", _since_midnight(clocks)))
     return steps.with_columns(
         (pl.coalesce(times) if times else pl.lit(None, pl.Int64)).alias("time_ns"),
         (pl.col("zone").is_not_null() | pl.col("epoch_number").is_not_null()).alias("has_zone"),
@@ -390,7 +392,7 @@ def _columns(
     import polars as pl
 
     beside = _dur("input_wait", groups).fill_null(0)
-    tags = [_integer("rank", groups, MAX_RANK)] if "rank" in groups else []
+    tags = [_integer(name, groups, MAX_RANK) for name in ("rank", "tag") if name in groups]
     if is_tagged:
         tags.append(pl.col("line").str.extract(_TAG).cast(pl.Int64, strict=False))
     return (
@@ -412,34 +414,123 @@ def _columns(
     )
 
 
-def _stamp_of(steps: pl.DataFrame, stamp: pl.Expr, block: Block) -> pl.Expr:
-    """Date, clock, fraction and zone: as groups have them for every line of the block, else
-    sought."""
+def _stamps(steps: pl.DataFrame, block: Block) -> pl.DataFrame:
+    """Date, seconds of its clock, ns of their fraction and zone, sought in each line or in the time
+    that it states."""
     import polars as pl
 
-    if "date" not in steps.columns or steps["date"].null_count():
-        if block.holds(_DATE) and steps.select(stamp.str.contains(_DATE).any()).item():
-            return stamp.str.extract_groups(_STAMP)
-        none = pl.lit(None, pl.String)
-        return pl.struct(date=none, clock=none, fraction=none, zone=none)
-    return pl.struct("date", "clock", "fraction", zone=pl.lit(None, pl.String))
+    has_time = "time" in steps.columns
+    stamp = pl.col("time") if has_time else pl.col("line").str.head(STAMP_BYTES)
+    if not (block.holds(_DATE) and steps.select(stamp.str.contains(_DATE).any()).item()):
+        return _without_stamps(steps.height)
+    said = steps.select(stamp.str.extract_groups(_STAMP).struct.unnest())
+    if said["month_first"].null_count() < said.height:
+        said = said.with_columns(date=pl.coalesce("date", _year_first()))
+    clock = pl.col("clock").str
+    parts = [clock.slice(at, 2).cast(pl.Int64, strict=False) for at in (0, 3, 6)]
+    is_time = pl.all_horizontal(p < most for p, most in zip(parts, (24, 60, 60), strict=True))
+    return said.select(
+        "date",
+        clock_s=pl.when(is_time).then(parts[0] * 3600 + parts[1] * 60 + parts[2]),
+        fraction_ns=pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64),
+        zone="zone",
+    )
 
 
-def _matched(rows: pl.DataFrame, known: StepFormat, texts: Texts) -> pl.DataFrame:
-    """The lines that a format's patterns take, with their groups, in their order."""
+def _stamps_of(found: Parts) -> pl.DataFrame:
+    """The same of lines whose parts are known."""
     import polars as pl
 
-    said = texts.groups(known.quick, rows["index"].to_numpy()) if known.quick else None
-    if said is not None:
-        steps = pl.concat([rows.select("index", "place", "line"), said], how="horizontal")
-    else:
-        steps = _taken(rows, known.quick or known.pattern)
-    left = steps.filter(pl.col("step").is_null())
-    steps = _with_fields(steps, known)
-    if known.quick is not None and left.height:
-        slow = _with_fields(_taken(left, known.pattern), known)
-        steps = pl.concat([steps, slow], how="diagonal").sort("index") if slow.height else steps
-    return steps
+    clock = found.clock("clock")
+    if clock is None or not found.has("clock").any():
+        return _without_stamps(len(found.has("clock")))
+    hours, minutes, seconds, is_none = clock
+    is_time = ~is_none & (hours < 24) & (minutes < 60) & (seconds < 60)
+    said = pl.DataFrame(
+        {
+            "date": found.text("date"), "month_first": found.text("month_first"),
+            "clock_s": (hours * 60 + minutes) * 60 + seconds, "is_time": is_time,
+            "fraction_ns": found.behind_point("fraction", 9), "zone": found.text("zone"),
+        }
+    )  # fmt: skip
+    if said["month_first"].null_count() < said.height:
+        said = said.with_columns(date=pl.coalesce("date", _year_first()))
+    clock_s = pl.when("is_time").then("clock_s").alias("clock_s")
+    return said.select("date", clock_s, "fraction_ns", "zone")
+
+
+def _year_first() -> pl.Expr:
+    """The date of ``month_first``."""
+    import polars as pl
+
+    part = pl.col("month_first").str
+    return pl.concat_str(
+        pl.lit("20"), part.tail(2), pl.lit("-"), part.head(2), pl.lit("-"), part.slice(3, 2)
+    )
+
+
+def _without_stamps(lines_count: int) -> pl.DataFrame:
+    import polars as pl
+
+    types = {"date": pl.String, "clock_s": pl.Int64, "fraction_ns": pl.Int64, "zone": pl.String}
+    return pl.DataFrame({n: pl.Series([None], dtype=t) for n, t in types.items()}).select(
+        pl.all().repeat_by(lines_count).explode() if lines_count else pl.all().head(0)
+    )
+
+
+def _parts(rows: pl.DataFrame, known: StepFormat, texts: Texts, *, is_tagged: bool) -> Parts | None:
+    """What a format's patterns find in lines of few shapes; a user's own pattern may be about
+    digits, and is none of Python's."""
+    from tracekit.ingest.steplog import parts
+
+    if known.name == OWN:
+        return None
+    return parts.parts_of(texts, rows["index"].to_numpy(), _sought(known, is_tagged=is_tagged))
+
+
+@lru_cache
+def _sought(known: StepFormat, *, is_tagged: bool) -> tuple[Sought, ...]:
+    """What is looked for in the lines of a format."""
+    from tracekit.ingest.steplog.parts import Sought, sought
+
+    groups = re.compile(known.pattern).groupindex
+    yearless = Sought(re.compile(_YEARLESS), ((0, "yearless"),), STAMP_BYTES)
+    return (
+        sought(known.pattern),
+        *(sought(pattern, name) for name, pattern in known.fields if name not in groups),
+        *([sought(_TAG, "tag")] if is_tagged else ()),
+        *(() if "time" in groups else (sought(_STAMP, most_chars=STAMP_BYTES), yearless)),
+    )
+
+
+def _of_parts(rows: pl.DataFrame, known: StepFormat, found: Parts) -> tuple[pl.DataFrame, Parts]:
+    """The lines with a step, with all groups of the format's patterns: as numbers where they are
+    plain ones, else as text; and their parts."""
+    import polars as pl
+
+    from tracekit.ingest.steplog.parts import with_nulls
+
+    is_step = found.has("step")
+    found = found.of(is_step)
+    names = {*re.compile(known.pattern).groupindex, *(name for name, _ in known.fields), "tag"}
+    columns: dict[str, pl.Series] = {}
+    for name in sorted(names):
+        if not found.has(name).any():
+            continue
+        if name == "elapsed" and (clock := found.clock(name)) is not None:
+            hours, minutes, seconds, is_none = clock
+            columns["elapsed_s"] = with_nulls((hours * 60 + minutes) * 60 + seconds, is_none)
+            continue
+        number = None
+        if name in _WHOLE:
+            number = found.whole(name)
+        elif name not in _AS_TEXT:
+            number = found.real(name)
+        columns[name] = found.text(name) if number is None else number
+    none = pl.lit(None, pl.String)
+    lacking = (none.alias(n) for n in sorted(names - {*columns, "tag", "elapsed"}))
+    steps = rows.filter(is_step).select("index", "place", "line")
+    return steps.with_columns(*(c.alias(n) for n, c in columns.items()), *lacking), found
 
 
 def _taken(rows: pl.DataFrame, pattern: str) -> pl.DataFrame:
@@ -534,15 +625,19 @@ def _elapsed(groups: Collection[str]) -> pl.Expr:
             said.extract(rf"(\d+){unit}").cast(pl.Int64).fill_null(0) * s for unit, s in units
         )
         return pl.when(pl.col("elapsed_words").is_not_null()).then(seconds) * 1_000_000_000
-    if "elapsed" not in groups:
+    if "elapsed_s" in groups:
+        seconds = pl.col("elapsed_s")
+    elif "elapsed" in groups:
+        text = pl.col("elapsed").str
+        parts = text.head(-6), text.slice(-5, 2), text.tail(2)
+        hours, minutes, seconds = (part.cast(pl.Int64, strict=False) for part in parts)
+        hours = pl.when(hours <= MAX_HOURS).then(hours).fill_null(0)
+        seconds = hours * 3600 + minutes * 60 + seconds
+    else:
         return pl.lit(None, pl.Int64)
-    text = pl.col("elapsed").str
-    parts = text.head(-6), text.slice(-5, 2), text.tail(2)
-    hours, minutes, seconds = (part.cast(pl.Int64, strict=False) for part in parts)
-    hours = pl.when(hours <= MAX_HOURS).then(hours).fill_null(0)
     if "elapsed_days" in groups:
-        hours += pl.col("elapsed_days").cast(pl.Int64, strict=False).fill_null(0) * 24
-    return (hours * 3600 + minutes * 60 + seconds) * 1_000_000_000
+        seconds += pl.col("elapsed_days").cast(pl.Int64, strict=False).fill_null(0) * 86_400
+    return seconds * 1_000_000_000
 
 
 def _since_midnight(said: pl.DataFrame) -> pl.Series:
@@ -592,20 +687,14 @@ def _of_epoch(name: str) -> pl.Expr:
 
 
 def _time(*, has_zones: bool) -> pl.Expr:
-    """ns since the epoch of date, clock, fraction and zone; without a zone as if it were UTC."""
+    """ns since the epoch of what ``_stamps`` gives; without a zone as if it were UTC."""
     import polars as pl
 
-    # Days are few, so each is parsed once; clocks are not.
+    # Days are few, so each is parsed once.
     date = pl.col("date").str.replace_all("/", "-", literal=True)
-    day_s = date.str.to_date("%Y-%m-%d", strict=False).dt.epoch("s")
-    clock = pl.col("clock").str
-    parts = [clock.slice(at, 2).cast(pl.Int64, strict=False) for at in (0, 3, 6)]
-    is_time = pl.all_horizontal(p < most for p, most in zip(parts, (24, 60, 60), strict=True))
-    second = day_s + parts[0] * 3600 + parts[1] * 60 + parts[2]
-    is_time &= second.is_between(0, TIME_LIMIT_NS // 1_000_000_000 - 1)
-    second = pl.when(is_time).then(second)
-    fraction = pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64)
-    local_ns = second * 1_000_000_000 + fraction
+    second = date.str.to_date("%Y-%m-%d", strict=False).dt.epoch("s") + pl.col("clock_s")
+    is_time = second.is_between(0, TIME_LIMIT_NS // 1_000_000_000 - 1)
+    local_ns = pl.when(is_time).then(second) * 1_000_000_000 + pl.col("fraction_ns")
     if not has_zones:
         return local_ns
     zone = pl.col("zone")  # a sign, two digits, perhaps a colon, two digits

@@ -28,9 +28,6 @@ HEAD_SHAPES = 256
 """Looked at by themselves before all shapes."""
 MASKED_BYTES = 128 << 10
 """Whose digits are made alike at a time: what the processor's cache holds."""
-MIN_LINES_PER_SHAPE = 4
-"""Below that a pattern's groups are sought line by line, in threads: of each shape it is Python's
-``re`` that finds where they stand."""
 
 
 def any_of(words: Iterable[bytes]) -> str:
@@ -41,26 +38,26 @@ def any_of(words: Iterable[bytes]) -> str:
 class Texts:
     """Texts as a column, with their shapes.
 
-    Patterns are in the syntax that Python's ``re`` and Rust's ``regex`` share, and ask for no digit
-    in particular: those of ``has`` are Rust's, which looks for all of a few dozen texts at once.
+    Patterns are those of Rust's ``regex``, which looks for all of a few dozen texts at once, and
+    ask for no digit in particular.
     """
 
     def __init__(self, column: pl.Series, spans: tuple[Codes, Ints, Ints] | None = None) -> None:
         """``spans`` are where the texts stand: in which bytes, followed by ``MAX_WITHIN`` others,
         from where on, and how long. Without them each text is a shape of its own."""
         self.column = column
-        self._spans = spans
+        self.spans = spans
 
     @cached_property
-    def _shaped(self) -> tuple[pl.Series, Ints] | None:
+    def shaped(self) -> tuple[pl.Series, Ints] | None:
         """The shapes, and which of them each text has."""
         import numpy as np
         import pyarrow as pa
 
-        if self._spans is None:
+        if self.spans is None:
             return None
-        codes, starts, length = self._spans
-        texts = _viewed(_digits_alike(codes), starts, length)
+        codes, starts, length = self.spans
+        texts = viewed(_digits_alike(codes), starts, length)
         hashed = pa.array(texts.hash().to_numpy()).dictionary_encode()
         which = hashed.indices.to_numpy().astype(np.int64)
         first = np.zeros(len(hashed.dictionary), np.int64)
@@ -69,11 +66,11 @@ class Texts:
         return (shapes, which) if (shapes.gather(which) == texts).all() else None
 
     def _of_texts(self, of_shapes: Flags) -> Flags:
-        return of_shapes if self._shaped is None else of_shapes[self._shaped[1]]
+        return of_shapes if self.shaped is None else of_shapes[self.shaped[1]]
 
     @property
     def _shapes(self) -> pl.Series:
-        return self.column if self._shaped is None else self._shaped[0]
+        return self.column if self.shaped is None else self.shaped[0]
 
     def holds(self, pattern: str) -> bool:
         """Whether a pattern is found in one."""
@@ -94,34 +91,6 @@ class Texts:
         found = np.zeros(self._shapes.len(), np.bool_)
         found[left["index"].to_numpy()] = True
         return self._of_texts(found)
-
-    def groups(self, pattern: str, at: Ints) -> pl.DataFrame | None:
-        """What the named groups of a pattern, of ASCII each, find from the start of some texts, in
-        columns of text; None where there are few texts of a shape.
-
-        A pattern that tells no digit from another finds its groups in the same places of all texts
-        of one shape.
-        """
-        import numpy as np
-        import polars as pl
-
-        if self._spans is None or self._shaped is None:
-            return None
-        (shapes, which), (codes, starts, _) = self._shaped, self._spans
-        which, starts = which[at], starts[at]
-        asked = np.unique(which)
-        if len(asked) * MIN_LINES_PER_SHAPE > len(at):
-            return None
-        compiled = re.compile(pattern.encode())
-        spans = np.full((compiled.groups + 1, 2, shapes.len()), -1)
-        for shape, text in zip(asked.tolist(), shapes.gather(asked), strict=True):
-            if match := compiled.match(text.encode()):
-                spans[:, :, shape] = [match.span(n) for n in range(compiled.groups + 1)]
-        columns = {}
-        for name, number in compiled.groupindex.items():
-            begin, end = spans[number][:, which]
-            columns[name] = _viewed(codes, starts + begin, end - begin, begin < 0)
-        return pl.DataFrame(columns)
 
 
 class Block:
@@ -213,7 +182,7 @@ class Block:
                 return self._between_ends, line
             if self._is_ascii:  # else a cut may part a character
                 spans = self._padded, starts, length.clip(max=most_bytes)
-                return Texts(_viewed(*spans), spans), line
+                return Texts(viewed(*spans), spans), line
         texts, line = self.raw, np.arange(self.count)
         if self.has_returns:
             split = pc.split_pattern(texts, b"\r")
@@ -266,7 +235,7 @@ class Block:
         if self._piece_spans is None:
             return Texts(self.text)
         spans = (self._padded, *self._piece_spans[:2])
-        return Texts(_viewed(*spans) if self.has_returns else self.text, spans)
+        return Texts(viewed(*spans) if self.has_returns else self.text, spans)
 
     @cached_property
     def _as_utf8(self) -> pl.Series | None:
@@ -278,7 +247,7 @@ class Block:
                 return pl.Series(self.raw).cast(pl.String)
             if not self._is_ascii:
                 pl.Series([self._given]).cast(pl.String)  # a line feed is within no character
-            return _viewed(self._padded, *self._spans)
+            return viewed(self._padded, *self._spans)
         except pl.exceptions.PolarsError:
             return None
 
@@ -312,7 +281,7 @@ def _digits_alike(codes: Codes) -> Codes:
     return alike
 
 
-def _viewed(codes: Codes, starts: Ints, length: Ints, is_null: Flags | None = None) -> pl.Series:
+def viewed(codes: Codes, starts: Ints, length: Ints, is_null: Flags | None = None) -> pl.Series:
     """Parts of a text as a column that looks into it: nothing of them is copied. ``codes`` has
     ``MAX_WITHIN`` bytes behind the last part.
 

@@ -38,7 +38,9 @@ def whole(codes: Codes, starts: Ints, length: Ints) -> Ints:
         return head
     left = (length - WORD_BYTES).clip(min=0)
     behind = _number(_words(codes, np.where(left > 0, starts + WORD_BYTES, starts), left))
-    return head * np.power(10, left) + behind
+    head *= np.power(10, left)
+    head += behind
+    return head
 
 
 def scaled(mantissa: Ints, power: Ints) -> NDArray[np.float64] | None:
@@ -46,10 +48,11 @@ def scaled(mantissa: Ints, power: Ints) -> NDArray[np.float64] | None:
     so one division or product is rounded once. None where a power is too high for that."""
     if power.size and max(-int(power.min()), int(power.max())) > MAX_EXACT_POWER:
         return None
-    if not power.size or power.max() <= 0:
-        return mantissa / _POWERS[-power]
-    up = mantissa * _POWERS[power.clip(min=0)]
-    return np.where(power < 0, mantissa / _POWERS[(-power).clip(min=0)], up)
+    number = mantissa.astype(np.float64)
+    number /= _POWERS[(-power).clip(min=0)]
+    if power.size and power.max() > 0:
+        number *= _POWERS[power.clip(min=0)]
+    return number
 
 
 def clocks(codes: Codes, starts: Ints, length: Ints) -> tuple[Ints, Ints, Ints]:
@@ -64,7 +67,7 @@ def clocks(codes: Codes, starts: Ints, length: Ints) -> tuple[Ints, Ints, Ints]:
 
 def _words(codes: Codes, starts: Ints, length: Ints) -> Word:
     """The bytes as words, each ending with its last one; 0 stands before the first."""
-    words = np.ndarray(len(codes) - WORD_BYTES + 1, "<u8", codes.data, strides=(1,))
+    words: Word = np.ndarray(len(codes) - WORD_BYTES + 1, "<u8", codes.data, strides=(1,))
     return words[starts] << ((WORD_BYTES - length) * 8).astype(np.uint64)
 
 

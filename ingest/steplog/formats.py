@@ -186,7 +186,7 @@ FORMATS: tuple[StepFormat, ...] = (
     StepFormat(
         "nemo",
         ("train_step_timing in s",),
-        rf"global_step[:=] ?(?P<step>\d+)(?:\.0+)?\b"
+        rf"global_step[:=] ?(?P<step>\d+)(?:\.\d+)?\b"
         rf"(?:.{{0,200}}?reduced_train_loss[:=] ?(?P<loss>{_NUMBER}))?"
         r".*?train_step_timing in s[:=] ?(?P<dur_s>[\d.]+)"
         r"(?:.*?consumed_samples[:=] ?(?P<samples>\d+))?",
@@ -221,10 +221,10 @@ FORMATS: tuple[StepFormat, ...] = (
         "verl (LocalLogger)",
         fields=(
             # By NumPy's own words in some versions.
-            ("dur_s", r"\btiming_s/step:(?:np\.float64\()?([\d.]+)"),
-            ("learning_rate", rf"\bactor/lr:(?:np\.float64\()?({_NUMBER})"),
-            ("loss", rf"\bactor/pg_loss:(?:np\.float64\()?({_NUMBER})"),
-            ("grad_norm", rf"\bactor/grad_norm:(?:np\.float64\()?({_NUMBER})"),
+            ("dur_s", r"\btiming_s/step:(?:np\.float\d+\()?([\d.]+)"),
+            ("learning_rate", rf"\bactor/lr:(?:np\.float\d+\()?({_NUMBER})"),
+            ("loss", rf"\bactor/pg_loss:(?:np\.float\d+\()?({_NUMBER})"),
+            ("grad_norm", rf"\bactor/grad_norm:(?:np\.float\d+\()?({_NUMBER})"),
         ),
         has_parts=True,
     ),
@@ -468,7 +468,7 @@ FORMATS: tuple[StepFormat, ...] = (
             ("dur_s", r" train_time=([\d.]+)"),
             ("input_wait_s", r" iter_time=([\d.e-]+)"),
             ("loss", rf" loss=({_NUMBER})"),
-            ("learning_rate", rf" optim0_lr0=({_NUMBER})"),
+            ("learning_rate", rf" optim\d+_lr\d+=({_NUMBER})"),
             ("grad_norm", rf" grad_norm=({_NUMBER})"),
         ),
     ),

@@ -362,7 +362,7 @@ def _found(
     if "epoch_dur_s" in groups:
         whole, count = (pl.col(n).cast(pl.Float64, strict=False) for n in ("epoch_dur_s", "total"))
         mean_ms = pl.when(count > 0).then(whole / count * 1e3).cast(pl.String)
-        steps = steps.with_columns(dur_ms=pl.coalesce(mean_ms, "dur_ms"))
+        steps = steps.with_columns(dur_ms=pl.coalesce(mean_ms, *{"dur_ms"} & groups))
     stamps = _stamps(steps, block) if found is None or "time" in groups else _stamps_of(found)
     columns = _columns(known, frozenset(groups), rank, is_tagged=is_tagged and found is None)
     number = pl.col("time").cast(pl.Float64, strict=False) if "time" in groups else pl.lit(None)
@@ -473,9 +473,7 @@ def _without_stamps(lines_count: int) -> pl.DataFrame:
     import polars as pl
 
     types = {"date": pl.String, "clock_s": pl.Int64, "fraction_ns": pl.Int64, "zone": pl.String}
-    return pl.DataFrame({n: pl.Series([None], dtype=t) for n, t in types.items()}).select(
-        pl.all().repeat_by(lines_count).explode() if lines_count else pl.all().head(0)
-    )
+    return pl.select(pl.repeat(None, lines_count, dtype=t).alias(n) for n, t in types.items())
 
 
 def _parts(rows: pl.DataFrame, known: StepFormat, texts: Texts, *, is_tagged: bool) -> Parts | None:
@@ -504,9 +502,8 @@ def _sought(known: StepFormat, *, is_tagged: bool) -> tuple[Sought, ...]:
 
 
 def _of_parts(rows: pl.DataFrame, known: StepFormat, found: Parts) -> tuple[pl.DataFrame, Parts]:
-    """The lines with a step, with all groups of the format's patterns: as numbers where they are
-    plain ones, else as text; and their parts."""
-    import polars as pl
+    """The lines with a step, with those groups of the format's patterns that one of them has: as
+    numbers where they are plain ones, else as text; and their parts."""
 
     from tracekit.ingest.steplog.parts import with_nulls
 
@@ -527,10 +524,8 @@ def _of_parts(rows: pl.DataFrame, known: StepFormat, found: Parts) -> tuple[pl.D
         elif name not in _AS_TEXT:
             number = found.real(name)
         columns[name] = found.text(name) if number is None else number
-    none = pl.lit(None, pl.String)
-    lacking = (none.alias(n) for n in sorted(names - {*columns, "tag", "elapsed"}))
     steps = rows.filter(is_step).select("index", "place", "line")
-    return steps.with_columns(*(c.alias(n) for n, c in columns.items()), *lacking), found
+    return steps.with_columns(column.alias(name) for name, column in columns.items()), found
 
 
 def _taken(rows: pl.DataFrame, pattern: str) -> pl.DataFrame:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from step_lines import read_steps, steps_of
@@ -16,9 +16,9 @@ import nccl_logs
 from tracekit import api
 from tracekit.ingest import files, recognise
 from tracekit.ingest.nccl import log
-from tracekit.ingest.steplog import phases, reader, timers, words
+from tracekit.ingest.steplog import parts, phases, reader, timers, words
 from tracekit.ingest.steplog.formats import FORMATS, StepFormat
-from tracekit.ingest.steplog.reader import MAX_LINE_BYTES, _found, _matched
+from tracekit.ingest.steplog.reader import MAX_LINE_BYTES, _found, _parts
 
 LINES: dict[str, tuple[str, dict[str, Any]]] = {
     "megatron": (
@@ -557,7 +557,7 @@ def test_a_line_in_the_words_of_another_time_is_read(program: str) -> None:
     assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
-QUICK_LINES = {
+ODD_LINES = {
     "megatron": (
         LINES["megatron"][0],
         LINES["megatron"][0].replace("throughput per GPU (TFLOP/s/GPU): 412.0 | ", ""),
@@ -581,50 +581,96 @@ QUICK_LINES = {
 }
 
 
-@pytest.mark.parametrize("known", [f for f in FORMATS if f.quick], ids=lambda f: f.name)
-def test_the_quick_pattern_says_what_the_others_say(known: StepFormat) -> None:
-    lines = QUICK_LINES[known.name]
-    block = words.Block("\n".join(lines).encode())
-    texts, _ = block.pieces(MAX_LINE_BYTES)
-    rows = pl.DataFrame({"place": range(len(lines)), "line": lines}).with_row_index()
-    both, slow = (_matched(rows, k, texts) for k in (known, replace(known, quick=None)))
-    stamp = ("date", "clock", "fraction")
-    assert both.drop(stamp, strict=False).select(slow.columns).equals(slow)
-    told = _matched(rows[:1], replace(known, pattern="^(?P<step>never)$"), texts)
-    assert told.height == 1  # the usual form needs no other pattern
-    for row in (rows[at : at + 1] for at in range(len(lines))):
-        block = words.Block([row["line"][0].encode()])
-        quick, usual = (
-            _found(row, k, block, None, texts) for k in (known, replace(known, quick=None))
-        )
-        assert quick.equals(usual)
-
-
-@pytest.mark.parametrize("known", [f for f in FORMATS if f.quick], ids=lambda f: f.name)
-def test_lines_of_one_shape_say_what_each_says_alone(known: StepFormat) -> None:
-    """Other digits in each, as many of them or not; some lines that only the slow pattern takes."""
+def lines_of_a_shape(known: StepFormat) -> list[str]:
+    """A format's line with other digits in each, as many of them or one more; and odd ones."""
     rng = random.Random(5)  # noqa: S311 - no secret
-    usual, *others = QUICK_LINES[known.name]
-    lines = [re.sub(r"[2-9]", lambda _: rng.choice("123456789"), usual) for _ in range(90)]
-    lines += [line.replace("7", "77", 1) for line in lines[:20]] + others
+    usual, *others = ODD_LINES.get(known.name, (LINES[known.name][0],))
+    found = (text for text in usual.splitlines() if re.search(known.pattern, text))
+    usual = re.sub(r"\x1b\[[0-9;]*m", "", next(found, usual))
+    usual = re.sub(r"( - critic/rewards/mean:[\d.]+){9,}", "", usual)
+
+    def other(at: re.Match[str]) -> str:
+        return at[1] or rng.choice("123456789")
+
+    lines = [re.sub(r"(\d+[-/]\d\d[-/]\d\d)|[1-9]", other, usual) for _ in range(900)]
+    lines += [re.sub(r"(?<!\d)([2-9])(?!\d)", r"\g<1>\g<1>", line) for line in lines[:20]]
+    lines += [
+        *others,
+        usual.replace(".", "x"),
+        usual.replace("-01 ", "-41 "),
+        usual + " \u2588 " + "z" * 300,
+    ]
     rng.shuffle(lines)
+    return lines
+
+
+@pytest.mark.parametrize("known", FORMATS, ids=lambda f: f.name)
+def test_lines_of_one_shape_say_what_each_says_alone(known: StepFormat) -> None:
+    lines = lines_of_a_shape(known)
     rows = pl.DataFrame({"place": range(len(lines)), "line": lines}).with_row_index()
     block = words.Block("\n".join(lines).encode())
     texts, _ = block.pieces(MAX_LINE_BYTES)
-    assert texts.groups(known.quick or "", rows["index"].to_numpy()) is not None
-    quick, alone = (_found(rows, known, block, None, t) for t in (texts, words.Texts(texts.column)))
-    assert quick.equals(alone)
-    assert quick["step"].n_unique() > 5
+    assert _parts(rows, known, texts, is_tagged=False) is not None
+    assert _parts(rows, known, words.Texts(texts.column), is_tagged=False) is None
+    at_once, alone = (
+        _found(rows, known, block, None, t) for t in (texts, words.Texts(texts.column))
+    )
+    assert at_once.equals(alone)
+    assert at_once["step"].n_unique() > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("412.0", 412.0), ("0.1", 0.1), ("-2.5E-04", -2.5e-4), ("6.900001E+00", 6.900001),
+        ("1e22", 1e22), ("-0.0", -0.0), ("123456789012.345", 123456789012.345),
+        ("7", 7.0), ("0.00000000000001", 1e-14),
+        ("1e-23", None), ("1234567890123.456", None), ("+1.5", None), ("1.", None), ("nan", None),
+    ],
+)  # fmt: skip
+def test_decimals_are_read_to_the_last_bit(text: str, value: float | None) -> None:
+    """Beside whole numbers of up to 16 digits and clocks; what has another form is left as text."""
+    lines = [f"at 1:02:0{n % 10} of 123456789012345{n % 10}: {text} and {n:02}" for n in range(90)]
+    texts, _ = words.Block("\n".join(lines).encode()).pieces(MAX_LINE_BYTES)
+    pattern = r"at (?P<clock>[0-9:]+) of (?P<count>\d+): (?P<value>\S+) and (?P<n>\d)(?P<none>x)?"
+    found = parts.parts_of(texts, np.arange(90), [parts.sought(pattern)])
+    assert found is not None
+    told = found.real("value")
+    assert (None if told is None else told.to_list()) == (None if value is None else [value] * 90)
+    if value is not None and told is not None:
+        assert str(told[0]) == str(value)
+    assert found.text("value").to_list() == [text] * 90
+    assert found.text("none").null_count() == 90
+    count, clock = found.whole("count"), found.clock("clock")
+    assert count is not None
+    assert clock is not None
+    assert count.to_list() == [1234567890123450 + n % 10 for n in range(90)]
+    assert [part[9].item() for part in clock] == [1, 2, 9, False]
+    assert found.whole("value") is None or text == "7"
+
+
+def test_few_lines_of_a_shape_or_long_ones_are_asked_one_by_one() -> None:
+    lines = [f"step {n} " + "ab"[: n % 3] * n for n in range(90)]
+    texts, _ = words.Block("\n".join(lines).encode()).pieces(MAX_LINE_BYTES)
+    pattern = [parts.sought(r"step (?P<step>\d+)")]
+    assert parts.parts_of(texts, np.arange(90), pattern) is None
+    long = [f"step {n:03} " + "z" * parts.MAX_SHAPE_BYTES for n in range(90)]
+    texts, _ = words.Block("\n".join(long).encode()).pieces(MAX_LINE_BYTES)
+    assert parts.parts_of(texts, np.arange(90), pattern) is None
 
 
 def test_what_is_asked_of_a_shape_asks_for_no_digit() -> None:
     """All lines that differ in digits alone are one: a pattern that tells 1 from 2 would be
     answered for the wrong ones."""
-    asked = [p for f in FORMATS for p in (*map(re.escape, f.markers), f.within, f.without, f.quick)]
+    asked = [
+        p for f in FORMATS for p in (*map(re.escape, f.markers), f.within, f.without, f.pattern)
+    ]
+    asked += [pattern for known in FORMATS for _, pattern in known.fields]
     asked += [p for known in FORMATS for p in (known.below_marker, known.batch)]
     asked += [log._ANY_WORD, phases.KEYS, timers.KEYS, reader._IN_TAG, reader._IN_POD, reader._DATE]
+    asked += [reader._STAMP, reader._YEARLESS, reader._TAG]
     for pattern in filter(None, asked):
-        counts = re.sub(r"\[[^]]*0-9[^]]*\]|\{\d+(?:,\d*)?\}", "", pattern)
+        counts = re.sub(r"\[[^]]*0-9[^]]*\]|\{\d+(?:,\d*)?\}|\?P<\w+>|\\u\w{4}", "", pattern)
         assert not re.search(r"[0-9]", counts), pattern
 
 
@@ -722,7 +768,7 @@ def test_garbage_long_lines_and_other_encodings_are_passed_over(tmp_path: Path) 
     assert [r["step"] for r in rows] == [7, 7]
     counts = nccl_logs.read_file(tmp_path / "train.log").counts
     assert counts["garbled_line"] == 1
-    assert counts["long_line"] == 2  # pieces of four megabytes
+    assert counts["long_line"] == 1  # a piece of eight megabytes, and the rest
 
 
 def test_numbers_that_no_column_holds_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tracekit.ingest.nccl import log
 from tracekit.ingest.steplog import phases
 from tracekit.ingest.steplog.formats import FORMATS
+from tracekit.ingest.steplog.parts import parts_of, sought
 from tracekit.ingest.steplog.words import Block, any_of
 
 WORDS = [*log.WORDS, *phases.WORDS, *(m.encode() for f in FORMATS for m in f.markers)]
@@ -68,15 +69,22 @@ def test_shapes_whose_hashes_are_equal_are_no_one_shape(monkeypatch: pytest.Monk
     monkeypatch.setattr(pl.Series, "hash", lambda own: pl.Series([1] * len(own), dtype=pl.UInt64))
     texts, _ = Block(b"step 1\nwait 2\nstep 3").pieces(99)
     assert texts.has("wait").tolist() == [False, True, False]
-    assert texts.groups(r"^step (?P<n>[0-9])", np.arange(3)) is None
+    assert parts_of(texts, np.arange(3), [sought(r"^step (?P<n>[0-9])")]) is None
 
 
 def test_a_group_that_takes_no_part_is_null_and_an_empty_one_is_not() -> None:
-    text = b"\n".join(b"a%d:%s" % (n, b"" if n % 2 else b"x") for n in range(40))
+    text = b"\n".join(b"a%03d:%s" % (n, b"" if n % 2 else b"x") for n in range(400))
     texts, _ = Block(text + b"\nanother 7").pieces(99)
-    found = texts.groups(r"^a(?P<n>[0-9]+):(?P<tail>x?)(?P<none>y)?$", np.arange(41))
+    pattern = sought(r"^a(?P<n>[0-9]+):(?P<tail>x?)(?P<none>y)?$")
+    found = parts_of(texts, np.arange(401), [pattern, sought(r"no(t)he", "tail")])
     assert found is not None
-    assert found["n"].to_list() == [*map(str, range(40)), None]
-    assert found["tail"].to_list() == ["x", ""] * 20 + [None]
-    assert found["none"].to_list() == [None] * 41
-    found["tail"].to_arrow().validate(full=True)
+    numbers = found.whole("n")
+    assert numbers is not None
+    assert numbers.to_list() == [*range(400), None]
+    assert found.text("n").to_list() == [*(f"{n:03}" for n in range(400)), None]
+    assert found.text("tail").to_list() == ["x", ""] * 200 + ["t"]
+    assert found.text("none").to_list() == [None] * 401
+    assert found.has("tail").all()
+    assert not found.has("none").any()
+    assert found.of(found.has("n")).text("n").null_count() == 0
+    found.text("tail").to_arrow().validate(full=True)

@@ -13,7 +13,8 @@
 -- column: first_step BIGINT : Lowest number of a step.
 -- column: last_step BIGINT : Highest number of a step.
 -- column: total_steps_count BIGINT : Steps that the job will have; null where no log says.
--- column: epoch_steps_count BIGINT : Steps of an epoch; null where no line counts in epochs.
+-- column: epoch_steps_count BIGINT : Steps of an epoch, as lines say or, where steps are counted on
+--     over the job, as an epoch's first lines lie apart; null where no line tells of epochs.
 -- column: start_ns BIGINT : When the first line was printed; null without a clock.
 -- column: end_ns BIGINT : When the last line was printed; null without a clock.
 -- column: is_epoch BOOLEAN : Whether these times are UTC, not some zone's.
@@ -49,6 +50,19 @@ WITH
         FROM job_step
         WHERE source_id IN (SELECT source_id FROM main)
     ),
+    turns AS (
+        SELECT quantile_disc(steps_count, 0.5) AS epoch_steps_count
+        FROM (
+            SELECT lead(first_step) OVER (ORDER BY epoch) - first_step AS steps_count
+            FROM (
+                SELECT epoch, min(step) AS first_step
+                FROM job_step
+                WHERE epoch IS NOT NULL AND source_id IN (SELECT source_id FROM main)
+                GROUP BY epoch
+            )
+        )
+        HAVING count(steps_count) >= 2 AND min(steps_count) > 0
+    ),
     summed AS (
         SELECT
             sum(steps_count) AS steps_count,
@@ -80,7 +94,7 @@ SELECT
     summed.first_step,
     summed.last_step,
     said.total_steps_count,
-    said.epoch_steps_count,
+    coalesce(said.epoch_steps_count, turns.epoch_steps_count) AS epoch_steps_count,
     summed.start_ns,
     summed.end_ns,
     coalesce(main.is_epoch, false) AS is_epoch,
@@ -95,4 +109,5 @@ SELECT
 FROM summed
 CROSS JOIN main
 CROSS JOIN said
+LEFT JOIN turns ON true
 ORDER BY main.source_id;

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.findings import Candidates, Evidence, Finding, Impact, Scope, Severity
+from tracekit.findings import Candidates, Confidence, Evidence, Finding, Impact, Scope, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report
 from tracekit.report.build import in_order
 from tracekit.report.links import link_symptoms
@@ -607,6 +607,10 @@ def test_a_hang_in_which_nobody_is_named_follows_from_a_failure_whose_host_alone
     assert link_symptoms([hang, failure], facts)[0].explained_by == ("first-failure/1",)
     named = replace(hang, scope=Scope(ranks=(2,)))
     assert link_symptoms([named, failure], facts)[0].explained_by == ()
+    guessed = replace(named, confidence=Confidence(level="possible", basis="silence"))
+    assert link_symptoms([guessed, failure], facts)[0].explained_by == ("first-failure/1",)
+    elsewhere = replace(guessed, scope=Scope(ranks=(2,), hosts=("n8",)))
+    assert link_symptoms([elsewhere, failure], facts)[0].explained_by == ()
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,24 @@ def test_what_returns_must_cost_a_share_of_the_job(tmp_path: Path, share: float,
     assert api.open(log).diagnose().document.verdict.kind == kind
 
 
+@pytest.mark.parametrize(("epoch_steps", "is_said"), [(250, True), (230, False)])
+def test_stalls_at_the_end_of_each_epoch_are_called_so(
+    tmp_path: Path, epoch_steps: int, is_said: bool
+) -> None:
+    """Of steps that are counted on over the job."""
+    lines = []
+    moment = BEGIN
+    for step in range(3000):
+        moment += timedelta(seconds=40 if step % 250 == 0 and step else 1)
+        lines.append(f"{moment:%F %T} [INFO] epoch={step // epoch_steps} step={step} loss=2.5")
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    document = api.open(tmp_path).diagnose().document
+    said = document.verdict.sentence
+    assert said.startswith("Every 250 steps")
+    assert ("at the end of each epoch" in said) == is_said
+    assert ("at the end of each epoch" in document.findings[0].summary) == is_said
+
+
 def test_beside_traces_the_log_says_where_in_the_job_they_lie(tmp_path: Path) -> None:
     ((start_ns, end_ns),) = samples.opened(HEALTHY).sql("SELECT start_ns, end_ns FROM run").rows()
     before = 400

@@ -178,8 +178,10 @@ def _episode(row: Row, summary: Row) -> str:
         )
     if kind == "periodic":
         each = lost_s / row["times_count"]
+        is_epoch = row["period_count"] == summary["epoch_steps_count"]
+        what = ", at the end of each epoch," if is_epoch else ""
         return (
-            f"every {row['period_count']:,} steps one takes {seconds(each)} longer "
+            f"every {row['period_count']:,} steps{what} one takes {seconds(each)} longer "
             f"({plural(row['times_count'], 'time')}, {span(lost_s)} in all){beside(row)}"
         )
     if kind == "drift":

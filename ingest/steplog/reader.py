@@ -56,6 +56,8 @@ _YEARLESS = (
     r"(?P<day_clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?[\] ]"
 )
 """A clock at a line's head without a year: of glog and absl, MMEngine, or no date at all."""
+_COLOUR = re.compile(rb"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+"""What terminals are told; no line ends within."""
 _TAG = r"\[(?:[Rr]ank ?|RANK |default)(\d{1,7})\]"
 _IN_TAG = r"\[(?:[Rr]ank|RANK|default)"
 _POD = r"^\[pod/([a-z0-9.-]{1,253}?)(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?/[a-z0-9.-]{1,63}\] "
@@ -320,10 +322,17 @@ def _pieces(block: Block, first_place: int) -> tuple[pl.Series, Texts]:
     return, with their places."""
     import polars as pl
 
-    texts, line = block.pieces(MAX_LINE_BYTES)
     if block.has_escapes:
-        texts = Texts(texts.column.str.replace_all(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", ""))
+        block = Block(_without_colours(block.whole))
+    texts, line = block.pieces(MAX_LINE_BYTES)
     return pl.Series(line + first_place, dtype=pl.Int64), texts
+
+
+def _without_colours(text: bytes) -> bytes:
+    """The text without what terminals are told: its lines mostly tell the same few things."""
+    for code in set(_COLOUR.findall(text[:MAX_LINE_BYTES])):
+        text = text.replace(code, b"")
+    return _COLOUR.sub(b"", text) if b"\x1b" in text else text
 
 
 def _behind_bar(line: bytes) -> bytes:

@@ -649,6 +649,14 @@ def test_decimals_are_read_to_the_last_bit(text: str, value: float | None) -> No
     assert found.whole("value") is None or text == "7"
 
 
+def test_colours_are_left_out_wherever_they_first_stand() -> None:
+    filler = b"x" * MAX_LINE_BYTES
+    text = b"\x1b[31mstep\x1b[0m 1\n" + filler + b"\n\x1b[38;2;1;2;3mlate\x1b[31mr\x1b[K \x1b7 kept"
+    assert reader._without_colours(text) == b"step 1\n" + filler + b"\nlater \x1b7 kept"
+    colours = [LINES["torchtitan"][0]] * 90
+    assert len(read_steps("\n".join(colours) + "\n")) == 90
+
+
 def test_few_lines_of_a_shape_or_long_ones_are_asked_one_by_one() -> None:
     lines = [f"step {n} " + "ab"[: n % 3] * n for n in range(90)]
     texts, _ = words.Block("\n".join(lines).encode()).pieces(MAX_LINE_BYTES)

@@ -33,7 +33,7 @@ def whole(codes: Codes, starts: Ints, length: Ints) -> Ints:
     ``codes`` has ``WORD_BYTES`` bytes behind the last.
     """
     most = int(length.max()) if length.size else 0
-    head = _number(_words(codes, starts, length if most <= WORD_BYTES else length.clip(max=8)))
+    head = _number(_words(codes, starts, length.clip(max=WORD_BYTES)))
     if most <= WORD_BYTES:
         return head
     left = (length - WORD_BYTES).clip(min=0)

@@ -374,8 +374,9 @@ def _found(
         steps = steps.with_columns(dur_ms=pl.coalesce(mean_ms, *{"dur_ms"} & groups))
     stamps = _stamps(steps, block) if found is None or "time" in groups else _stamps_of(found)
     columns = _columns(known, frozenset(groups), rank, is_tagged=is_tagged and found is None)
-    number = pl.col("time").cast(pl.Float64, strict=False) if "time" in groups else pl.lit(None)
-    steps = steps.select(*columns, "line", number.cast(pl.Float64).alias("epoch_number"))
+    number = pl.col("time") if "time" in groups else pl.lit(None)
+    number = number.cast(pl.Float64, strict=False).alias("epoch_number")
+    steps = steps.select(*columns, "line", number)
     steps = pl.concat([steps, stamps], how="horizontal")
     # Most bars state no time, and few patterns a group of theirs: nothing is parsed of nulls.
     stated = {name for name in ("date", "zone") if steps[name].null_count() < steps.height}
@@ -450,22 +451,19 @@ def _stamps_of(found: Parts) -> pl.DataFrame:
     """The same of lines whose parts are known."""
     import polars as pl
 
-    clock = found.clock("clock")
-    if clock is None or not found.has("clock").any():
-        return _without_stamps(len(found.has("clock")))
-    hours, minutes, seconds, is_none = clock
-    is_time = ~is_none & (hours < 24) & (minutes < 60) & (seconds < 60)
+    clock_s = found.clock_s("clock", is_of_day=True)
+    if clock_s is None or not found.has("clock").any():
+        return _without_stamps(len(found))
     said = pl.DataFrame(
         {
             "date": found.text("date"), "month_first": found.text("month_first"),
-            "clock_s": (hours * 60 + minutes) * 60 + seconds, "is_time": is_time,
-            "fraction_ns": found.behind_point("fraction", 9), "zone": found.text("zone"),
+            "clock_s": clock_s, "fraction_ns": found.behind_point("fraction", 9),
+            "zone": found.text("zone"),
         }
     )  # fmt: skip
     if said["month_first"].null_count() < said.height:
         said = said.with_columns(date=pl.coalesce("date", _year_first()))
-    clock_s = pl.when("is_time").then("clock_s").alias("clock_s")
-    return said.select("date", clock_s, "fraction_ns", "zone")
+    return said.drop("month_first")
 
 
 def _year_first() -> pl.Expr:
@@ -514,8 +512,6 @@ def _of_parts(rows: pl.DataFrame, known: StepFormat, found: Parts) -> tuple[pl.D
     """The lines with a step, with those groups of the format's patterns that one of them has: as
     numbers where they are plain ones, else as text; and their parts."""
 
-    from tracekit.ingest.steplog.parts import with_nulls
-
     is_step = found.has("step")
     found = found.of(is_step)
     names = {*re.compile(known.pattern).groupindex, *(name for name, _ in known.fields), "tag"}
@@ -523,9 +519,8 @@ def _of_parts(rows: pl.DataFrame, known: StepFormat, found: Parts) -> tuple[pl.D
     for name in sorted(names):
         if not found.has(name).any():
             continue
-        if name == "elapsed" and (clock := found.clock(name)) is not None:
-            hours, minutes, seconds, is_none = clock
-            columns["elapsed_s"] = with_nulls((hours * 60 + minutes) * 60 + seconds, is_none)
+        if name == "elapsed" and (seconds := found.clock_s(name)) is not None:
+            columns["elapsed_s"] = seconds
             continue
         number = None
         if name in _WHOLE:

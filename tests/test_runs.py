@@ -18,6 +18,8 @@ from soaks import soak
 from tracekit import runs, store
 from tracekit.errors import AmbiguousInputError, InputError, StoreError
 from tracekit.runs import build, execute, plan
+from tracekit.runs.keys import digests_of
+from tracekit.runs.sources import gather
 from tracekit.store.manifest import load
 from traces import BASE_NS, make_trace, write_job, write_trace
 
@@ -44,6 +46,16 @@ def content(run: Path) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------- the same again
+
+
+def test_files_hashed_side_by_side_have_the_same_hashes(job: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "more"), "zip", job)
+    files, _ = gather([job, tmp_path / "more.zip"], [])
+    (one, *others) = (digests_of(files, None, threads_count) for threads_count in (1, 2, 8))
+    assert others == [one, one]
+    assert len(one) == len(set(one.values())) == 4
+    rank0 = hashlib.sha256((job / "rank0.json").read_bytes()).hexdigest()
+    assert one[str(job / "rank0.json")] == rank0
 
 
 def test_the_same_files_again_change_nothing(job: Path, run: Path) -> None:

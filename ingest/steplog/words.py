@@ -245,8 +245,8 @@ class Block:
         try:
             if self._spans is None:
                 return pl.Series(self.raw).cast(pl.String)
-            if not self._is_ascii:
-                pl.Series([self._given]).cast(pl.String)  # a line feed is within no character
+            if not self._is_ascii and not _is_utf8_whole(self._joined):
+                return None  # a line feed is within no character
             return viewed(self._padded, *self._spans)
         except pl.exceptions.PolarsError:
             return None
@@ -309,6 +309,20 @@ def viewed(codes: Codes, starts: Ints, length: Ints, is_null: Flags | None = Non
         views[is_long, 3] = starts[is_long]
     buffers = [is_valid, pa.py_buffer(views), pa.py_buffer(codes)]
     return pl.Series(pa.Array.from_buffers(pa.string_view(), len(starts), buffers))
+
+
+def _is_utf8_whole(text: bytes) -> bool:
+    """The same of a text of megabytes, without a copy of it."""
+    import numpy as np
+    import pyarrow as pa
+
+    ends = np.array([0, len(text)], np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
+    try:
+        pa.Array.from_buffers(pa.large_string(), 1, buffers).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _is_utf8(line: bytes) -> bool:

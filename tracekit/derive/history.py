@@ -159,10 +159,11 @@ def _logs(
         f"""
         SELECT source_id, format, {_BAR} AS bar, tag, count(*) AS lines_count,
                count(epoch) AS epoch_count, count(total_steps_count) AS total_count,
-               max(coalesce(dur_ns, -1)) AS dur_ns, max(coalesce(time_ns, -1)) AS time_ns,
-               max(coalesce(elapsed_ns, -1)) AS elapsed_ns,
-               max(coalesce(running_dur_ns, -1)) AS running_dur_ns
-        FROM job_step WHERE step IS NOT NULL AND list_contains($used, source_id)
+               coalesce(max(dur_ns), -1) AS dur_ns, coalesce(max(time_ns), -1) AS time_ns,
+               coalesce(max(elapsed_ns), -1) AS elapsed_ns,
+               coalesce(max(running_dur_ns), -1) AS running_dur_ns
+        FROM job_step
+        WHERE step IS NOT NULL AND source_id IN (SELECT unnest($used::INTEGER[]))
         GROUP BY ALL ORDER BY ALL
         """,  # noqa: S608 - words of this module
         params={"used": sorted(source_ids)},

@@ -246,7 +246,8 @@ def _ingest_once(
     files = [explain(f, explained) for f in without_held_reports(files, previous)]
     known = {whole(s.path, s.folder) for s in previous.sources} if previous else set()
     first = files if until is None else [f for f in files if whole(f.path) in known]
-    digests = digests_of(first, previous)
+    threads_count = workers or available_cpus()
+    digests = digests_of(first, previous, threads_count)
     held = held_of(previous, first, digests, options, explained, may_read=may_read)
     new = new_entries([*first, *held.again], digests, previous, held, options)
     if memory_bytes is not None:
@@ -265,7 +266,8 @@ def _ingest_once(
         pace = Pace(until)
         while some := pace.next_round(later, workers or available_cpus()):
             later = [f for f in later if f not in some]
-            more = new_entries(some, digests_of(some, previous), previous, held, options, new)
+            found = digests_of(some, previous, threads_count)
+            more = new_entries(some, found, previous, held, options, new)
             shards += read(more)
             new += more
         unread.update(f.path for f in later)

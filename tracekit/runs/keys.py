@@ -26,20 +26,39 @@ def exported_hash(digest: str) -> str:
     return hash_of(digest, "exported")
 
 
-def digests_of(files: Sequence[SourceFile], previous: Manifest | None) -> dict[str, str]:
+def digests_of(
+    files: Sequence[SourceFile], previous: Manifest | None, threads_count: int = 1
+) -> dict[str, str]:
     """Content hash by whole path; files that look untouched since then are not read."""
     known = (
         {(whole(s.path, s.folder), s.file_bytes, s.mtime_ns): s for s in previous.sources}
         if previous
         else {}
     )
-    archives: dict[str, str] = {}
-    return {
-        path: old.sha256
-        if (old := known.get((path, file.file_bytes, file.mtime_ns))) and not file.stored
-        else content_hash(file, archives)
-        for path, file in ((whole(file.path), file) for file in files)
-    }
+    digests: dict[str, str] = {}
+    unread: dict[str, list[SourceFile]] = {}
+    """By the file on disk, which may be an archive of many."""
+    for file in files:
+        path = whole(file.path)
+        old = known.get((path, file.file_bytes, file.mtime_ns))
+        digests[path] = old.sha256 if old and not file.stored else ""
+        if not digests[path]:
+            unread.setdefault(_on_disk(file.path)[0], []).append(file)
+
+    def hashed(together: Sequence[SourceFile]) -> list[tuple[str, str]]:
+        archives: dict[str, str] = {}
+        return [(whole(file.path), content_hash(file, archives)) for file in together]
+
+    if threads_count > 1 and len(unread) > 1:  # hashing lets other threads work
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(threads_count, "hash") as pool:
+            for found in pool.map(hashed, unread.values()):
+                digests.update(found)
+    else:
+        for together in unread.values():
+            digests.update(hashed(together))
+    return digests
 
 
 def whole(path: str, folder: str = "") -> str:
@@ -64,9 +83,7 @@ def columns_text(columns: tuple[tuple[str, str], ...]) -> str:
 
 def content_hash(file: SourceFile, archives: dict[str, str]) -> str:
     """Hash of the file as stored; of the archive and the member's name for members."""
-    path, _, member = file.path, "", ""
-    if not os.path.lexists(path) and "!" in path:
-        path, _, member = path.rpartition("!")
+    path, member = _on_disk(file.path)
     if path not in archives or not member:
         try:
             archives[path] = _bytes_hash(Path(path))
@@ -75,6 +92,14 @@ def content_hash(file: SourceFile, archives: dict[str, str]) -> str:
             archives[path] = hash_of("unreadable", path, type(error).__name__)
     digest = hash_of(archives[path], member) if member else archives[path]
     return exported_hash(digest) if file.stored else digest
+
+
+def _on_disk(path: str) -> tuple[str, str]:
+    """The file that is there, and the member of it where it is an archive."""
+    if not os.path.lexists(path) and "!" in path:
+        path, _, member = path.rpartition("!")
+        return path, member
+    return path, ""
 
 
 def _bytes_hash(path: Path) -> str:

@@ -611,6 +611,19 @@ def test_changes_too_small_for_levels_are_no_drift(changes: tuple[float, ...]) -
     assert "drift" not in {f["kind"] for f in told(lines(durs))[1]}
 
 
+@pytest.mark.parametrize(("change", "is_told"), [(0.012, True), (-0.012, True), (0.005, False)])
+def test_a_drift_is_told_beside_a_change_too_small_for_a_level(
+    change: float, is_told: bool
+) -> None:
+    durs = [
+        10 * d * (1 + change * (n > 11_000)) * (1 + 0.002 * n * 10 / 86_400)
+        for n, d in enumerate(noisy(26_000, ratio=0.006))
+    ]
+    found = told(lines(durs))[1]
+    assert [f["kind"] for f in found] == ["drift"] * is_told
+    assert [f["per_day_ratio"] for f in found] == pytest.approx([0.002] * is_told, rel=0.15)
+
+
 def test_a_drift_is_told_by_the_day_and_not_as_levels() -> None:
     per_day = 0.03
     durs = [d * (1 + per_day * n * 10 / 86_400) for n, d in enumerate(noisy(30_000))]

@@ -168,7 +168,7 @@ class Impact:
     finding of each carries the whole of it; it counts once. ``own_share_ratio``: what this
     finding's ranks have of all own inflicted waiting; of one cost the greatest share leads.
     ``per``: what it is a part of; where nothing marks steps the ``s_per_step`` are of the whole
-    window, ``step_ratio`` its share.
+    window, ``step_ratio`` its share; where there are logs and no trace, of the whole job.
     ``s_per_affected_step``: the same cost where it comes and goes, as a mean of the steps of the
     finding's scope alone; null where these are more than half of all.
     ``energy_joules`` and ``cost`` are a day's too, where power and prices are known.
@@ -186,7 +186,7 @@ class Impact:
     replay_error_ratio: float | None = None
     joint_ranks: tuple[int, ...] = ()
     own_share_ratio: float | None = None
-    per: Literal["step", "window"] = "step"
+    per: Literal["step", "window", "job"] = "step"
     s_per_affected_step: float | None = None
 
 

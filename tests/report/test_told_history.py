@@ -113,6 +113,23 @@ def test_a_stall_is_the_verdict_of_a_log_alone(tmp_path: Path) -> None:
     assert "RUN" not in told  # the command is about this file
 
 
+def test_where_a_failure_is_the_verdict_the_head_tells_what_stands_out_in_the_job(
+    tmp_path: Path,
+) -> None:
+    durs = [1.0, 1.02] * 500
+    durs[599] = 2400.0
+    log = log_of(tmp_path / "train.log", durs, BEGIN)
+    with log.open("a") as file:
+        file.write("Traceback (most recent call last):\n" '  File "/t.py", line 8, in step\n'
+                   "ValueError: no\n")  # fmt: skip
+    report = api.open(log).diagnose()
+    assert report.document.findings[0].id == report.document.verdict.finding
+    assert report.document.findings[0].rule == "first-failure"
+    steps, episodes, *_ = report.notes.data_lines
+    assert steps.startswith("training log: 1,000 steps over")
+    assert episodes == "in the job: the job stalled for 40 min at step 600 (2025-01-01 00:10:04)"
+
+
 def test_a_job_that_is_slower_for_most_of_its_time_says_since_when(tmp_path: Path) -> None:
     durs = [1.0, 1.02] * 250 + [1.3, 1.32] * 1000
     log = log_of(tmp_path / "train.log", durs, BEGIN, "Z")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from logged_rules import asked, episode, says_what_it_needs
+from logged_rules import SUMMARY, asked, episode, says_what_it_needs
 
 from tracekit.findings import Severity
 from tracekit.rules import rule
-from tracekit.rules.base import Facts
+from tracekit.rules.base import Facts, JobFacts
 
 
 @pytest.mark.parametrize(("lost_s", "is_told"), [(864, True), (863, False)])
@@ -23,6 +23,19 @@ def test_it_tells_the_steps_done_again_from_the_time_between() -> None:
         "2 restarts cost 36.7 min, 2.5 % of the job: 1,000 steps done again (16.7 min), 20 min "
         "without a step."
     )
+
+
+def test_it_costs_its_part_of_the_job_where_no_trace_has_steps() -> None:
+    row = episode("restart", 1728, repeated_count=100)
+    (found,) = asked("restart-loss", row).findings
+    assert (found.impact.per, found.impact.method) == ("job", "recorded time")
+    assert (found.impact.s_per_step, found.impact.step_ratio) == (1728, 0.02)
+    facts = Facts(
+        rows={"job_step_summary": [SUMMARY], "slow_episode": [row]},
+        job=JobFacts(hosts={0: "a", 1: "a"}),
+    )
+    (beside_traces,) = rule("restart-loss").run(facts).findings
+    assert beside_traces.impact.s_per_step is None
 
 
 def test_young_s_interval_follows_from_save_time_and_failures() -> None:

@@ -38,6 +38,11 @@ MIN_LEVEL_BLOCKS = 2
 MIN_LEVEL_RATIO = 0.02
 """How far a level must be from its neighbour: less changes with the data or the room's warmth."""
 MIN_LEVEL_SIGMAS = 4.0
+APART_DAYS = 0.25
+"""Hours that far apart hardly resemble each other."""
+MIN_CHANGE_SPREADS = 6.0
+"""Of what they differ by: a smaller level that is so much higher or lower than its neighbour is no
+slow stretch, but no part of a drift either."""
 MOST_LINES = 0.75
 """Of two neighbouring stretches, which are one where so many lines may be as far from their medians
 as these are from each other: of steps of two lengths by turns half are at either."""
@@ -325,12 +330,12 @@ class _Series:
             starts.append(end)
         return starts[::-1]
 
-    def _merged(self, starts: list[int], values: Floats) -> list[int]:
+    def _merged(self, starts: list[int], values: Floats, least: float | None = None) -> list[int]:
         """Without levels that are hardly unlike the one before."""
         import numpy as np
 
         starts = list(starts)
-        least = max(MIN_LEVEL_RATIO * self.usual, MIN_LEVEL_SIGMAS * self.sigma)
+        least = max(least or MIN_LEVEL_RATIO * self.usual, MIN_LEVEL_SIGMAS * self.sigma)
         while len(starts) > 1:
             ends = [*starts[1:], len(values)]
             middles = [np.median(values[a:b]) for a, b in zip(starts, ends, strict=True)]
@@ -340,6 +345,19 @@ class _Series:
                 break
             del starts[nearest + 1]
         return starts
+
+    def _least_change(self, values: Floats) -> float:
+        """How far a level must be from its neighbour not to be some hours' own length."""
+        import numpy as np
+
+        least = MIN_LEVEL_RATIO * self.usual
+        span = float(self.times[-1] - self.times[0])
+        if span < MIN_DAILY_DAYS:
+            return least
+        apart = max(1, round(APART_DAYS / span * (len(values) - 1)))
+        between = np.abs(values[apart:] - values[:-apart])
+        spread = max(WORD_SIGMA * float(np.median(between)) / 2**0.5, self.sigma / 2)
+        return min(least, MIN_CHANGE_SPREADS * spread)
 
     def _fitted(self) -> tuple[float, float]:
         """The slope that levels share. Of a slope that is still in the values levels take a part,
@@ -360,7 +378,7 @@ class _Series:
     def _levels(self, slope: float) -> list[int]:
         """Where levels begin that are told apart, once slope and day are taken out."""
         values = self.blocks - self.daily - slope * self.times
-        return self._merged(self._parted(values), values)
+        return self._merged(self._parted(values), values, self._least_change(values))
 
     def _hours(self) -> Floats | None:
         """Sine and cosine of each block's time of day, a column each; None for too short a log."""

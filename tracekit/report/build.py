@@ -97,7 +97,9 @@ def build_report(
     cause = next((f for f in findings if f.id == judgement.verdict.finding), None)
     notes = Notes(
         job_name=facts.job.name,
-        data_lines=tuple(data_lines(facts, inputs, silenced, config.report)),
+        data_lines=tuple(
+            data_lines(facts, inputs, silenced, config.report, is_named=cause is not None)
+        ),
         identity=identity(facts, cause) if cause else None,
         shares=shares(facts),
         work=work(facts),

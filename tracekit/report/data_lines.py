@@ -37,11 +37,17 @@ _SOURCE_WORDS = {
 
 
 def data_lines(
-    facts: Facts, inputs: Sequence[InputFile], silenced: Sequence[str], limits: ReportThresholds
+    facts: Facts,
+    inputs: Sequence[InputFile],
+    silenced: Sequence[str],
+    limits: ReportThresholds,
+    *,
+    is_named: bool,
 ) -> list[str]:
-    """What a reader must know about the data before believing any of it."""
+    """What a reader must know about the data before believing any of it; ``is_named``: the verdict
+    is a finding's."""
     lines: list[str] = []
-    lines += history_lines(facts, limits)
+    lines += history_lines(facts, limits, is_named=is_named)
     lines += nccl_lines(facts, limits)
     lines += port_lines(facts)
     if facts.job.unread:

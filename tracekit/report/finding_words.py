@@ -6,7 +6,7 @@ from tracekit.findings import Evidence, Finding, Impact, Severity
 from tracekit.report.model import Document
 from tracekit.rules import rule
 from tracekit.rules.recurrence import how_many
-from tracekit.wording import between, seconds, share, some_ranges
+from tracekit.wording import between, seconds, share, some_ranges, span
 
 
 def cost_words(document: Document, cause: Finding) -> str:
@@ -40,6 +40,11 @@ def _cost_alone(document: Document, cause: Finding) -> str:
         return (
             f"{between(impact.s_per_step, most_s)} of every {seconds(step_s)} step (at most "
             f"{share(most_s / step_s)}){_how(impact)}: without it, others would be waited for."
+        )
+    if impact.per == "job":
+        return (
+            f"{span(impact.s_per_step)} of the {span(impact.s_per_step / impact.step_ratio)} that "
+            f"the job took ({share(impact.step_ratio)}), by its log."
         )
     of = "the {} window" if impact.per == "window" else "every {} step"
     text = (
@@ -87,6 +92,8 @@ def price_words(finding: Finding) -> str:
     cost_s = finding.impact.s_per_step
     if cost_s is None:
         return "unknown"
+    if finding.impact.per == "job":
+        return span(cost_s)
     return seconds(cost_s) if most_s is None else f"<{seconds(most_s)}"
 
 

@@ -13,13 +13,15 @@ from tracekit.wording import plural, seconds, sentence, share, span
 SHOWN_EPISODES = 3
 
 
-def history_lines(facts: Facts, limits: ReportThresholds) -> list[str]:
-    """The head of a report: the job's steps, and where in them the traces lie."""
+def history_lines(facts: Facts, limits: ReportThresholds, *, is_named: bool) -> list[str]:
+    """The head of a report: the job's steps, what stands out among them, and where in them the
+    traces lie. ``is_named``: a finding is the verdict; of a log alone it is else what stands out.
+    """
     summary = summary_of(facts)
-    if summary is None:
+    if summary is None or not (facts.ranks or is_named):
         return []
-    lines = [_steps(summary, limits)] if facts.ranks else []
-    return lines + _profiled(facts, limits) + _outstanding(facts, summary, limits)
+    profiled = _profiled(facts, limits)
+    return [_steps(summary, limits), *profiled, *_outstanding(facts, summary, limits)]
 
 
 def summary_of(facts: Facts) -> Row | None:
@@ -75,10 +77,12 @@ def _told(shown: Sequence[Row], summary: Row) -> str:
 
 def _outstanding(facts: Facts, summary: Row, limits: ReportThresholds) -> list[str]:
     """What stands out in the job, and whether traces of these steps can be of it."""
-    shown = _shown(facts, summary, limits)[:SHOWN_EPISODES]
-    if not facts.ranks or not shown:
+    shown = _shown(facts, summary, limits)
+    if not shown:
         return []
     told = f"in the job: {_told(shown, summary)}"
+    if not facts.ranks:
+        return [told]
     window = next(iter(facts.of("profiled_window")), None)
     if window is None or window["first_step"] is None:
         return [f"{told} (where the profiled steps lie is not known)"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracekit.findings import Finding
-from tracekit.report.finding_words import cost_words, scope_words, sure_words
+from tracekit.report.finding_words import cost_words, price_words, scope_words, sure_words
 from tracekit.report.job_words import beyond_words, sum_words, title_words
 from tracekit.report.model import Report
-from tracekit.wording import LEFT, escaped, pairs, plural, seconds
+from tracekit.wording import LEFT, escaped, pairs, plural
 
 MAX_ROWS = 10
 
@@ -51,4 +51,4 @@ def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _price(finding: Finding) -> str:
     cost = finding.impact.s_per_step
-    return "unknown" if cost is None else f"{seconds(cost)}/{finding.impact.per}"
+    return "unknown" if cost is None else f"{price_words(finding)}/{finding.impact.per}"

@@ -9,6 +9,7 @@ from functools import partial
 from tracekit.findings import (
     Evidence,
     Finding,
+    Impact,
     Owner,
     Scope,
     Severity,
@@ -108,13 +109,22 @@ def finding(
     cap: Severity = Severity.CRITICAL,
 ) -> Finding:
     """A finding of the whole job. It has no price a step of the traces, which are others than the
-    log's; how much it matters follows from its share of the job."""
+    log's; how much it matters follows from its share of the job. Without traces that is its price.
+    """
+    impact = Impact()
+    if lost_ns > 0 and log.spent_ns and not facts.ranks:
+        lost_s = lost_ns / 1e9
+        impact = Impact(
+            s_per_step=lost_s, step_ratio=log.share(lost_ns), per="job", method="recorded time",
+            low_s_per_step=lost_s, high_s_per_step=lost_s,
+        )  # fmt: skip
     logged = facts.finding(
         Scope(),
         summary,
         evidence,
         by=["log"],
         basis=basis,
+        impact=impact,
         least=severity_of(log.share(lost_ns)),
         cap=cap,
         owner=owner,

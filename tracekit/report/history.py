@@ -10,7 +10,7 @@ from tracekit.rules.base import Facts, Row
 from tracekit.rules.logged import beside, growth
 from tracekit.wording import plural, seconds, sentence, share, span
 
-SHOWN_EPISODES = 3
+SHOWN_EPISODES = 5
 
 
 def history_lines(facts: Facts, limits: ReportThresholds, *, is_named: bool) -> list[str]:

@@ -156,6 +156,8 @@ def _is_of_smi(layout: Layout[Meaning]) -> bool:
     return any(m.original and m.original.startswith("nvidia-smi") for _, m in layout.counters)
 
 
+MIN_TEXTS = 2000
+"""Different times from which on they are read together: of fewer each by itself is faster."""
 MAX_DAMAGED_RATIO = 0.1
 """Share of a block's rows up to which those unlike the others are damage, not another kind."""
 
@@ -221,28 +223,37 @@ def _regular(
     if len(mark) != 1 or mark == b";" or b'"' in block or not block or block.isspace():
         return None
     data = np.frombuffer(block, np.uint8)
-    if wanted is None:
-        # As many borders as so many rows have; that none has more than its share, Polars says.
-        rows_count = _lines_count(block)
-        if np.count_nonzero(data == mark[0]) != rows_count * (width - 1):
-            return None
-    else:
-        # Polars does not look behind the columns that it is asked for.
-        ends = data == ord("\n")
-        borders = ends[np.flatnonzero(ends | (data == mark[0]))]
-        rows_count = int(borders.sum())
-        if len(borders) != rows_count * width or not borders[width - 1 :: width].all():
-            return None
+    # As many borders as so many rows have; that none has more than its share, Polars says.
+    rows_count = _lines_count(block)
+    if np.count_nonzero(data == mark[0]) != rows_count * (width - 1):
+        return None
+    asked = wanted and sorted({*wanted, width - 1})
     names = [str(i) for i in range(width)]
     schema = {str(i): kinds.get(i, pl.String) for i in range(width)}
     try:
         frame = pl.read_csv(
-            block, has_header=False, new_columns=names, schema=schema, columns=wanted,
+            block, has_header=False, new_columns=names, schema=schema, columns=asked,
             separator=layout.delimiter, quote_char=None, encoding="utf8-lossy",
         )  # fmt: skip
     except pl.exceptions.PolarsError:
         return None
-    return frame if frame.height == rows_count else None
+    if frame.height != rows_count:
+        return None
+    # Polars does not look behind the columns that it is asked for: a row may have too few cells
+    # and another too many.
+    if wanted and frame[str(width - 1)].null_count() and not _are_even(data, mark[0], width):
+        return None
+    return frame
+
+
+def _are_even(data: np.ndarray, mark: int, width: int) -> bool:
+    """Whether each row has so many cells."""
+    import numpy as np
+
+    ends = data == ord("\n")
+    borders = ends[np.flatnonzero(ends | (data == mark))]
+    rows_count = int(borders.sum())
+    return len(borders) == rows_count * width and bool(borders[width - 1 :: width].all())
 
 
 _Column = tuple["np.ndarray", "np.ndarray | None", Meaning]
@@ -440,17 +451,19 @@ class _Reader:
         keep = np.ones(frame.height, bool)
         time_at = layout.roles.get("time")
         if time_at is not None:
-            which, texts = _codes(frame[str(time_at)])
+            which, texts = _coded(frame[str(time_at)])
             if self._is_elapsed is None and frame.height:
-                self._is_elapsed = self._counts_on(texts[which[0]] or "")
-            moments = [self._at(t) for t in texts]
-            known = np.array([m is not None for m in moments], bool)[which]
+                self._is_elapsed = self._counts_on(texts[int(which[0])] or "")
+            moments, known = self._moments(texts)
             # nvidia-smi that was started again writes its header again.
             title = layout.header[time_at].strip()
-            keep = np.array([t is None or t.strip() != title for t in texts], bool)[which]
-            self._bad_times += int((keep & ~known).sum())
-            keep &= known
-            times_ns = np.array([m or 0 for m in moments], np.int64)[which]
+            is_row = known.copy()
+            for at in np.flatnonzero(~known).tolist():
+                is_row[at] = texts[at] is None or texts[at].strip() != title
+            keep = is_row[which]
+            self._bad_times += int((keep & ~known[which]).sum())
+            keep &= known[which]
+            times_ns = moments[which]
         else:
             times_ns = np.full(frame.height, self._samples.file_time[0] or 0, np.int64)
         if not keep.all():
@@ -802,6 +815,22 @@ class _Reader:
         if unknown:
             count_other_metrics(self._sink, unknown)
 
+    def _moments(self, texts: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+        """The moment of each text, and whether it says one."""
+        import numpy as np
+
+        if len(texts) >= MIN_TEXTS:
+            moments, known, is_local = times.parse_usual(texts)
+            self._is_local |= not self._is_utc and bool(is_local.any())
+        else:
+            moments, known = np.zeros(len(texts), np.int64), np.zeros(len(texts), bool)
+        if not known.all():
+            moments, known = moments.copy(), known.copy()
+            for at in np.flatnonzero(~known).tolist():
+                moment = self._at(texts[at])
+                moments[at], known[at] = moment or 0, moment is not None
+        return moments, known
+
     def _at(self, text: str | None) -> int | None:
         """The moment of a text; each different one is read once."""
         if text is None:
@@ -856,15 +885,21 @@ def _metrics(frame: pl.DataFrame, layout: Layout[Meaning]) -> pl.Series:
 
 def _codes(column: pl.Series) -> tuple[np.ndarray, list[str | None]]:
     """The different texts of a column, and which of them each row holds."""
+    which, texts = _coded(column)
+    return which, texts.to_list()
+
+
+def _coded(column: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """The same, as a column."""
     import numpy as np
+    import polars as pl
     import pyarrow.compute as pc
 
     encoded = pc.dictionary_encode(column.to_arrow())
-    texts: list[str | None] = encoded.dictionary.to_pylist()
-    indices = encoded.indices
+    texts, indices = pl.Series(encoded.dictionary, dtype=pl.String), encoded.indices
     if indices.null_count:
         indices = pc.fill_null(indices, len(texts))
-        texts.append(None)
+        texts = texts.extend_constant(None, 1)
     return indices.to_numpy().astype(np.int64), texts
 
 

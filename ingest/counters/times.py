@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from tracekit.ingest.base import SourceFile
 from tracekit.values import EPOCH_S
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
 
 EARLIEST_NS, LATEST_NS = (s * 10**9 for s in EPOCH_S)
 """No number outside is taken for a time of day."""
@@ -117,6 +126,47 @@ def parse(text: str) -> int | None:
         return _of_date_command(dated)
     ns = _by_country(text)
     return None if ns is None else Local(ns)
+
+
+def parse_usual(texts: pl.Series) -> tuple[Ints, Bools, Bools]:
+    """``parse`` of thousands at once, where they have a usual form: an epoch number, or an ISO date
+    and clock without a zone or in UTC.
+
+    For each text the nanoseconds, whether they are known, and whether they are a ``Local``'s. Of
+    those that are not known ``parse`` may still know some.
+    """
+    import polars as pl
+
+    text = texts.str.strip_chars()
+    number = text.str.extract_groups(r"^(?<whole>[0-9]{9,19})(?:\.(?<part>[0-9]{1,12}))?$")
+    whole, part = number.struct.field("whole"), number.struct.field("part").fill_null("")
+    digits, epoch_ns = whole.str.len_bytes(), pl.lit(None, pl.Int64)
+    for most, places in ((19, 0), (17, 3), (14, 6), (11, 9)):
+        ns = pl.col("whole").cast(pl.Int64, strict=False)
+        if places:
+            behind = pl.col("part").str.head(places).str.pad_end(places, "0").cast(pl.Int64)
+            is_near = ns <= LATEST_NS // 10**places  # else the product may be beyond 64 bits
+            ns = pl.when(is_near).then(ns * 10**places + behind)
+        epoch_ns = pl.when(pl.col("digits") <= most).then(ns).otherwise(epoch_ns)
+    iso = text.str.extract_groups(
+        r"^(?<date>[0-9]{4}[-/][0-9]{2}[-/][0-9]{2})[T_ ](?<clock>[0-9]{2}:[0-9]{2}:[0-5][0-9])"
+        r"(?:[.,](?<behind>[0-9]{1,9}))? ?(?<zone>Z|UTC)?$"
+    )
+    civil = pl.concat_str(
+        pl.col("date").str.replace_all("/", "-", literal=True), pl.lit(" "), "clock"
+    ).str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False)
+    behind = pl.col("behind").fill_null("").str.pad_end(9, "0").cast(pl.Int64)
+    said = pl.DataFrame({"whole": whole, "part": part, "digits": digits})
+    said = said.with_columns(iso.struct.unnest()).select(
+        epoch_ns.alias("epoch"), (civil.dt.epoch("ms") * 10**6 + behind).alias("civil"), "zone"
+    )
+    said = said.select(
+        pl.coalesce("epoch", "civil").alias("ns"),
+        (pl.col("epoch").is_null() & pl.col("zone").is_null()).alias("is_local"),
+    )
+    is_known = said["ns"].is_between(EARLIEST_NS, LATEST_NS, closed="left").fill_null(value=False)
+    moments = said["ns"].fill_null(0).to_numpy()
+    return moments, is_known.to_numpy(), (said["is_local"] & is_known).to_numpy()
 
 
 def of_line(line: str) -> int | None:

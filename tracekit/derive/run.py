@@ -252,7 +252,8 @@ class Gpus:
 def find_gpus(given: Given, done: Done) -> Gpus:
     """The GPUs that counters and the kernel's messages name."""
     placed, ranks = done.of(Placed), done.of(Piped).rank.to_pylist()
-    rows = gpus.gpu_rows(given.con, placed.sources, ranks, placed.run.to_pylist())
+    attempts = placed.run.to_pylist()
+    rows = gpus.gpu_rows(given.con, given.gpu_names, placed.sources, ranks, attempts)
     return Gpus(arrow("gpu", rows))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tracekit.schema import table
@@ -33,6 +34,17 @@ class Given:
     """What a reader of a report should know, in words, in order of the stages."""
     number: Numbering | None = None
     """Who numbers the calls of communicators; None: this process."""
+
+    @cached_property
+    def gpu_names(self) -> str:
+        """The table of the names in ``gpu_sample``, each once: ``source_id``, ``node``,
+        ``device_id``, ``nvml_index`` and ``time_source``. Samples may be most of a run, so they are
+        looked through once for all who ask only for these."""
+        self.con.execute(
+            "CREATE OR REPLACE TEMP TABLE gpu_sample_name AS SELECT DISTINCT "
+            "source_id, node, device_id, nvml_index, time_source FROM gpu_sample"
+        )
+        return "gpu_sample_name"
 
 
 class Done:

@@ -10,7 +10,7 @@ from memory_sink import MemorySink, source_of
 
 from tracekit.ingest import files, ingestor, recognise
 from tracekit.ingest.base import IngestOptions
-from tracekit.ingest.counters import fields
+from tracekit.ingest.counters import fields, gpu_table
 from tracekit.ingest.counters.names import pci_address
 
 S = 10**9
@@ -216,6 +216,24 @@ def test_a_dump_in_an_encoding_that_is_none_is_damaged(encoding: str) -> None:
     assert sink.counters["bad_document"] == 1
     assert sink.facts["status"] == "partial"
     assert [r["uuid"] for r in sink.rows("device")] == ["GPU-a"]
+
+
+@pytest.mark.parametrize("stamp", ["{}", "2026-07-21 12:00:{:02d}", "2026-07-21T12:00:{:02d}Z"])
+def test_times_that_are_read_together_are_those_of_each_alone(
+    stamp: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = "timestamp,gpu,power_w,sm_clock_mhz"
+    begin = 1763800000 if stamp == "{}" else 0
+    rows = [f"{stamp.format(begin + n)},{n % 2},{300 + n},1980" for n in range(20)]
+    odd = [head, "N/A,0,310,1980", ",0,311,1980", "7/21/2026 12:00:30,0,312,1980"]
+    text = "\n".join([head, *rows[:7], *odd, *rows[7:], ""])
+    told = []
+    for least in (1, 1000):
+        monkeypatch.setattr(gpu_table, "MIN_TEXTS", least)
+        sink = ingest(text, "x.csv", "gpu_csv")
+        told.append((sink.rows("gpu_sample"), sink.facts, sink.counters))
+    assert told[0] == told[1]
+    assert len(told[0][0]) == 2 * 21
 
 
 def test_a_share_above_one_is_refused() -> None:

@@ -171,3 +171,10 @@ def test_units_in_cells_count_each_by_itself_and_a_strange_one_is_none() -> None
     only = text.replace("512 MiB", "7 parsecs").replace("1.5 GiB", "8 parsecs")
     only = only.replace("1024 KiB", "9 parsecs")
     assert values(ingest(source_of(only.encode(), "x.csv"), "gpu_csv"), "memory_used") == []
+
+
+def test_cells_of_rows_that_are_too_short_or_too_long_decide_no_unit() -> None:
+    rows = ["0,0.25,30", "1,0.875,30", "2,60", "3,0.5,30,7"]  # as many cells as four whole rows
+    text = "timestamp,gpu,util,fan_speed_pct\n" + "".join(f"1763800000,{row}\n" for row in rows)
+    sink = ingest(source_of(text.encode(), "x.csv"), "gpu_csv")
+    assert values(sink, "gpu_utilisation") == [0.25, 0.875, 0.5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tracekit.ingest.counters import times
@@ -107,3 +108,26 @@ def test_a_day_that_is_its_month_is_one_either_way() -> None:
 def test_a_line_that_states_only_a_time_is_a_mark(line: str, is_stamp: bool) -> None:
     expected: Any = NOON_NS if is_stamp else None
     assert times.of_line(line) == expected
+
+
+USUAL = (
+    "1784635201", " 1784635201.25 ", "1784635201.1234567891", "1784635201000", "1784635201000.5",
+    "1784635201000000", "1784635201000000000", "2026-07-21T12:00:01Z",
+    "2026/07/21 12:00:01.123456789", "2026-07-21_12:00:01,5 UTC", "2000-02-29 00:00:00",
+)  # fmt: skip
+UNUSUAL = (
+    None, "", "N/A", "timestamp", "0784635201", "946684799", "4102444800", "95264763369.19",
+    "38179446294224", "57799984386160165", "9999999999999999999", "12345678",
+    "2026-02-30 12:00:01", "2026-07-21 24:00:01", "2026-07-21 12:00:60", "1999-12-31 23:59:59",
+    "2026-07-21T12:00:01+02:00", "2026-07-21 12:00:01.1234567891", "20260721T120001Z",
+    "1.7846352e+09", "7/21/2026 12:00:01",
+)  # fmt: skip
+
+
+def test_of_many_at_once_the_usual_ones_are_known_and_as_each_alone() -> None:
+    texts = [*USUAL, *UNUSUAL]
+    moments, is_known, is_local = times.parse_usual(pl.Series(texts, dtype=pl.String))
+    assert is_known.tolist() == [True] * len(USUAL) + [False] * len(UNUSUAL)
+    for text, ns, local in zip(USUAL, moments.tolist(), is_local.tolist(), strict=False):
+        alone = times.parse(text)
+        assert (alone, isinstance(alone, times.Local)) == (ns, local), text

@@ -122,8 +122,11 @@ def _rows(given: Given, tables: Sequence[str], columns: str, where: str = "true"
     """Different rows of the tables that hold any, together."""
     text = " UNION ".join(
         f"SELECT DISTINCT {columns} FROM {name} WHERE {where}"  # noqa: S608 - our own words
-        for name in tables
-        if name in given.filled
+        for name in (
+            given.gpu_names if table == "gpu_sample" else table
+            for table in tables
+            if table in given.filled
+        )
     )
     return given.con.execute(f"{text} ORDER BY ALL").fetchall() if text else []
 

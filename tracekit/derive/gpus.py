@@ -26,6 +26,7 @@ from tracekit.ingest.traces.names import rank_of_name
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
     from tracekit.derive.placement.sources import Source
 
@@ -45,19 +46,19 @@ class _Gpu:
 
 def gpu_rows(
     con: duckdb.DuckDBPyConnection,
-    names_table: str,
+    samples: pa.Table,
     sources: Iterable[Source],
     ranks: Sequence[Mapping[str, Any]],
     attempts: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The rows of ``gpu``: one a name that the samples use (``names_table``), for each attempt.
+    """The rows of ``gpu``: one a name that the samples use (``Given.gpu_names``), for each attempt.
 
     ``gpu_id`` is the same for all names of one GPU: its UUID, else host and PCI address, else
     host and NVML index; with its file where nothing tells machines apart.
     """
     sources = list(sources)
     owners = {s.source_id: s.host for s in sources}
-    sampled, addresses = _sample_names(con, names_table, owners)
+    sampled, addresses = _sample_names(con, samples, owners)
     paths = {s.source_id: s.path for s in sources}
     known = _Known(paths, _is_one_machine(addresses, sources), _twins(con, sources))
     _described(con, owners, known)
@@ -290,16 +291,17 @@ def _described(
 
 
 def _sample_names(
-    con: duckdb.DuckDBPyConnection, names_table: str, owners: Mapping[int, str | None]
+    con: duckdb.DuckDBPyConnection, samples: pa.Table, owners: Mapping[int, str | None]
 ) -> tuple[list[_Name], set[tuple[int, str]]]:
     """How samples and events name GPUs; and which files without a host sample which addresses."""
-    rows = con.execute(
-        f"SELECT DISTINCT source_id, node, device_id, nvml_index, true FROM {names_table} "  # noqa: S608 - our own word
+    named = ("source_id", "node", "device_id", "nvml_index")
+    sampled = zip(*(samples[name].to_pylist() for name in named), strict=True)
+    logged = con.execute(
         # A log of several machines says in each line whose it is.
-        "UNION SELECT DISTINCT source_id, list_filter(fields, lambda f : starts_with(f, 'host='))"
-        "[1][6:], device_id, NULL, false FROM log_event "
-        "WHERE device_id IS NOT NULL AND code LIKE 'xid-%'"
+        "SELECT DISTINCT source_id, list_filter(fields, lambda f : starts_with(f, 'host='))"
+        "[1][6:], device_id, NULL FROM log_event WHERE device_id IS NOT NULL AND code LIKE 'xid-%'"
     ).fetchall()
+    rows = [*((*row, True) for row in sampled), *((*row, False) for row in logged)]
     names: set[_Name] = set()
     addresses: set[tuple[int, str]] = set()
     for source_id, node, device_id, index, is_sampled in rows:

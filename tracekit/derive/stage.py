@@ -36,15 +36,13 @@ class Given:
     """Who numbers the calls of communicators; None: this process."""
 
     @cached_property
-    def gpu_names(self) -> str:
-        """The table of the names in ``gpu_sample``, each once: ``source_id``, ``node``,
-        ``device_id``, ``nvml_index`` and ``time_source``. Samples may be most of a run, so they are
-        looked through once for all who ask only for these."""
-        self.con.execute(
-            "CREATE OR REPLACE TEMP TABLE gpu_sample_name AS SELECT DISTINCT "
-            "source_id, node, device_id, nvml_index, time_source FROM gpu_sample"
-        )
-        return "gpu_sample_name"
+    def gpu_names(self) -> pa.Table:
+        """The names in ``gpu_sample``, each once: ``source_id``, ``node``, ``device_id``,
+        ``nvml_index`` and ``time_source``. Samples may be most of a run, so they are looked through
+        once for all who ask only for these."""
+        return self.con.sql(
+            "SELECT DISTINCT source_id, node, device_id, nvml_index, time_source FROM gpu_sample"
+        ).to_arrow_table()
 
 
 class Done:

@@ -25,6 +25,7 @@ from tracekit.derive.placement import timer_jobs
 from tracekit.derive.placement.attempts import MAX_JOB_GAP_NS, ambiguous, eras
 from tracekit.derive.placement.hosts import canonical
 from tracekit.derive.placement.sources import RANK_KINDS, USABLE, Source
+from tracekit.derive.stage import relations
 from tracekit.ingest.base import stated_host
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ _NODED = (
 )  # fmt: skip
 """Tables whose rows name machines; the others' stand with their files."""
 _SAMPLED = ("gpu_sample", "host_sample", "net_sample", "storage_sample")
+_NAMES_IN = {"gpu_sample": "gpu_sample_name"}
+"""Tables of which only the names in them are looked through (``Given.gpu_names``)."""
 _MEMBER = "source_id, comm_hash, group_rank, group_size, nccl_version, node, pid"
 _DATED = (*_SAMPLED, "comm_call", "comm_snapshot", "job_step")
 
@@ -120,15 +123,16 @@ def choose(given: Given, sources: Sequence[Source]) -> None:
 
 def _rows(given: Given, tables: Sequence[str], columns: str, where: str = "true") -> list[Any]:
     """Different rows of the tables that hold any, together."""
+    filled = [name for name in tables if name in given.filled]
+    if not filled:
+        return []
+    brief = {_NAMES_IN[name]: given.gpu_names for name in filled if name in _NAMES_IN}
     text = " UNION ".join(
         f"SELECT DISTINCT {columns} FROM {name} WHERE {where}"  # noqa: S608 - our own words
-        for name in (
-            given.gpu_names if table == "gpu_sample" else table
-            for table in tables
-            if table in given.filled
-        )
+        for name in (_NAMES_IN.get(name, name) for name in filled)
     )
-    return given.con.execute(f"{text} ORDER BY ALL").fetchall() if text else []
+    with relations(given.con, **brief):
+        return given.con.execute(f"{text} ORDER BY ALL").fetchall()
 
 
 def _dated(given: Given, logs: Sequence[Source]) -> list[Source]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from logged_rules import SECOND, SUMMARY, episode
 
 from gpu_rules import MHZ, gauge, only, reason, run
 from tracekit.findings import Severity
@@ -30,6 +31,16 @@ def test_gpus_that_brake_together_are_one_finding() -> None:
     assert len(finding.scope.devices) == 4
     assert finding.id == "power-brake/h0"
     assert finding.severity is Severity.MINOR
+
+
+def test_a_brake_while_the_log_is_slow_costs_the_job_what_the_log_lost() -> None:
+    times = {"first_ns": 1000 * SECOND, "last_ns": 2000 * SECOND}
+    rows = [reason(i, "hw_power_brake", 50) | times for i in range(4)]
+    row = episode("risen", 900, start_ns=1000 * SECOND, end_ns=2000 * SECOND, dur_ns=2 * SECOND)
+    log = {"job_step_summary": [SUMMARY], "slow_episode": [row]}
+    finding = only(run("power-brake", gpu_throttle=rows, **log))
+    assert (finding.impact.per, finding.impact.s_per_step) == ("job", 900)
+    assert "took 100 % longer than usual (2.00 s against 1.00 s)" in finding.summary
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from logged_rules import SECOND, SUMMARY, episode
 
 from gpu_rules import HOT, MHZ, SLOW, active, gauge, only, reason, run
 from tracekit.findings import Severity
 from tracekit.report.fold import fold
+from tracekit.rules import Facts, JobFacts, rule
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,51 @@ def test_a_hardware_slowdown_near_the_slowdown_temperature_is_heat(
         "thermal-throttle", gpu_throttle=[reason(3, "hw_slowdown", 50)], gpu_counters=rows
     )
     assert bool(outcome.findings) is fires
+
+
+def held(first_s: float, last_s: float, active: int = 40) -> dict[str, Any]:
+    """Held down by heat from one moment to another, in so many of a hundred samples."""
+    times = {"first_ns": round(first_s * SECOND), "last_ns": round(last_s * SECOND)}
+    return reason(3, "sw_thermal", active) | times
+
+
+FINE = [gauge(3, "sm_clock", 1980 * MHZ, 1980 * MHZ)]  # in the median of a day
+STRETCH = episode(
+    "slow", 1730, first_step=1000, last_step=2000, start_ns=1000 * SECOND, end_ns=2000 * SECOND,
+    dur_ns=1.2 * SECOND,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first_s", "last_s", "is_told"),
+    [(1000, 2000, True), (1100, 1900, True), (1100, 1899, False), (0, 86_400, False)],
+)
+def test_heat_while_the_log_is_slow_costs_the_job_what_the_log_lost(
+    first_s: float, last_s: float, is_told: bool
+) -> None:
+    log = {"job_step_summary": [SUMMARY], "slow_episode": [STRETCH]}
+    rows = [held(first_s, last_s)]
+    found = only(run("thermal-throttle", gpu_throttle=rows, gpu_counters=FINE, **log))
+    told = (
+        " Just then steps 1,000 to 2,000 of the training log took 20 % longer than usual (1.20 s "
+        "against 1.00 s)."
+    )
+    assert found.summary.endswith(told) == is_told
+    assert found.impact.s_per_step == (1730 if is_told else None)
+    assert found.severity is (Severity.MINOR if is_told else Severity.NOTE)
+    assert found.confidence.level == ("likely" if is_told else "possible")
+
+
+def test_beside_traces_and_beside_a_steady_log_heat_costs_what_it_did() -> None:
+    given = {"gpu_throttle": [held(1000, 2000)], "gpu_counters": FINE}
+    log = {"job_step_summary": [SUMMARY], "slow_episode": [STRETCH]}
+    of_traces = Facts(rows={**given, **log}, job=JobFacts(hosts={0: "h0", 1: "h0"}))
+    for outcome in (
+        rule("thermal-throttle").run(of_traces),
+        run("thermal-throttle", **given, job_step_summary=[SUMMARY], slow_episode=[]),
+        run("thermal-throttle", **given),
+    ):
+        assert only(outcome).impact.s_per_step is None
 
 
 def test_heat_that_the_gpu_reports_is_one_finding_under_its_own_name() -> None:

@@ -9,7 +9,7 @@ from tracekit.derive.notes import ASSIGNED_WORDS
 from tracekit.findings import Finding
 from tracekit.ingest.counters.formats import ANSWER_KINDS
 from tracekit.report.advice import EXPORT_COMMAND
-from tracekit.report.history import history_lines
+from tracekit.report.history import history_lines, summary_of
 from tracekit.report.judgement import ReportThresholds
 from tracekit.report.model import InputFile
 from tracekit.report.nccl_lines import nccl_lines
@@ -159,7 +159,8 @@ def _inferred_lines(facts: Facts) -> list[str]:
 
 
 def _activity_lines(facts: Facts) -> list[str]:
-    """The steps that counters show of a job without traces, or why they show none."""
+    """The steps that counters show of a job without traces, or why they show none: that is no
+    matter where a log has them."""
     rows = facts.of("activity_steps")
     durs = [r["dur_ns"] for r in rows if r["dur_ns"] is not None]
     if durs:
@@ -167,7 +168,7 @@ def _activity_lines(facts: Facts) -> list[str]:
             f"{plural(len(durs), 'step')} of about {seconds(median(durs) / 1e9)} inferred from "
             f"{rows[0]['reason']}: nothing marked them"
         ]
-    return [f"no steps: {rows[0]['reason']}"] if rows else []
+    return [f"no steps: {rows[0]['reason']}"] if rows and summary_of(facts) is None else []
 
 
 def _silence_at_end_s(facts: Facts, limits: SilenceThresholds) -> float | None:

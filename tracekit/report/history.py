@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.logged import beside, growth
+from tracekit.rules.logged import beside, growth, longer
 from tracekit.wording import plural, seconds, sentence, share, span
 
 SHOWN_EPISODES = 5
@@ -169,11 +169,7 @@ def _episode(row: Row, summary: Row) -> str:
         where = f"step {row['last_step']:,}"
         return f"the job stalled for {span(lost_s)} at {where}{at}{beside(row)}"
     if kind == "slow":
-        more = row["dur_ns"] / row["usual_ns"] - 1
-        return (
-            f"steps {row['first_step']:,} to {row['last_step']:,}{at} took {share(more)} longer "
-            f"than usual ({seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)})"
-        )
+        return f"steps {row['first_step']:,} to {row['last_step']:,}{at} {longer(row)}"
     if kind == "risen":
         more = row["dur_ns"] / row["usual_ns"] - 1
         return (

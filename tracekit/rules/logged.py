@@ -18,7 +18,7 @@ from tracekit.findings import (
 )
 from tracekit.rules.base import Facts, Row, Rule
 from tracekit.rules.steps import utc
-from tracekit.wording import span
+from tracekit.wording import seconds, share, span
 
 NEEDS = "a training log: one line a step, or one for every few"
 NO_LOG = (NEEDS, "give the job's own log, or what its tracker keeps, beside the traces")
@@ -94,6 +94,42 @@ def growth(row: Row) -> str:
     return f"the step grows by {percent:.3g} % a day"
 
 
+def longer(row: Row) -> str:
+    """Of a slow stretch: ``took 20 % longer than usual (4.80 s against 4.00 s)``."""
+    return f"took {share(row['dur_ns'] / row['usual_ns'] - 1)} longer than usual ({_both(row)})"
+
+
+def _both(row: Row) -> str:
+    return f"{seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)}"
+
+
+def stretch_of(log: Log, first_ns: int, last_ns: int, min_same_ratio: float) -> Row | None:
+    """The slow stretch that began and ended with something else: that shares the most with it of
+    the time of both, and so much. Two files' times without a zone are taken as of one: of two
+    zones, nothing would begin and end together."""
+
+    def same(row: Row) -> float:
+        shared = min(row["end_ns"], last_ns) - max(row["start_ns"], first_ns)
+        both = max(row["end_ns"], last_ns) - min(row["start_ns"], first_ns)
+        return shared / both if both > 0 else 0.0
+
+    rows = [r for kind in ("slow", "risen") for r in log.of(kind) if r["start_ns"] is not None]
+    best = max(rows, key=same, default=None)
+    return best if best is not None and same(best) >= min_same_ratio else None
+
+
+def price_of(facts: Facts, log: Log, lost_ns: float) -> Impact:
+    """What the job lost, as its part where no trace has steps: steps of traces are others than the
+    log's."""
+    if lost_ns <= 0 or not log.spent_ns or facts.ranks:
+        return Impact()
+    lost_s = lost_ns / 1e9
+    return Impact(
+        s_per_step=lost_s, step_ratio=log.share(lost_ns), per="job", method="recorded time",
+        low_s_per_step=lost_s, high_s_per_step=lost_s,
+    )  # fmt: skip
+
+
 def finding(
     facts: Facts,
     log: Log,
@@ -111,20 +147,13 @@ def finding(
     """A finding of the whole job. It has no price a step of the traces, which are others than the
     log's; how much it matters follows from its share of the job. Without traces that is its price.
     """
-    impact = Impact()
-    if lost_ns > 0 and log.spent_ns and not facts.ranks:
-        lost_s = lost_ns / 1e9
-        impact = Impact(
-            s_per_step=lost_s, step_ratio=log.share(lost_ns), per="job", method="recorded time",
-            low_s_per_step=lost_s, high_s_per_step=lost_s,
-        )  # fmt: skip
     logged = facts.finding(
         Scope(),
         summary,
         evidence,
         by=["log"],
         basis=basis,
-        impact=impact,
+        impact=price_of(facts, log, lost_ns),
         least=severity_of(log.share(lost_ns)),
         cap=cap,
         owner=owner,

@@ -32,7 +32,7 @@ from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 
 
-class PowerBrakeThresholds(gpus.HeldThresholds, gpus.PricedThresholds):
+class PowerBrakeThresholds(gpus.HeldThresholds, gpus.PricedThresholds, gpus.HistoryThresholds):
     """When power holds a GPU down."""
 
     min_capped_ratio: float = threshold(0.50, "share of the samples at the software power cap")
@@ -60,7 +60,10 @@ def evaluate(facts: Facts, limits: PowerBrakeThresholds) -> RuleOutcome:
             or gpus.is_always(row, counters.get(gpu, {}), limits, limits.max_clock_ratio)
         )
     ]
-    findings = [_brake(facts, limits, braked, counters)] if braked else []
+    findings = []
+    if braked:
+        brake = _brake(facts, limits, braked, counters)
+        findings.append(gpus.in_history(facts, brake, braked, limits))
     named = {row["gpu_id"] for row in braked}
     for gpu, events in sorted(throttle.items()):
         clock = counters.get(gpu, {}).get("sm_clock")
@@ -183,6 +186,7 @@ RULE = gpus.rule(
     owner="hardware",
     thresholds=PowerBrakeThresholds(),
     queries=("step_breakdown", gpus.THROTTLE, gpus.COUNTERS),
+    optional=gpus.GIVEN | gpus.HISTORY,
     kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
     explains=("waiting", "lateness", "odd GPU"),

@@ -43,7 +43,7 @@ WORDS = {
 }
 
 
-class ThermalThrottleThresholds(gpus.HeldThresholds, gpus.PricedThresholds):
+class ThermalThrottleThresholds(gpus.HeldThresholds, gpus.PricedThresholds, gpus.HistoryThresholds):
     """When heat holds a GPU down."""
 
     max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that counts as lost (D2)")
@@ -63,7 +63,8 @@ def evaluate(facts: Facts, limits: ThermalThrottleThresholds) -> RuleOutcome:
         reason = _reason(events, counters.get(gpu, {}), limits)
         if reason is not None:
             finding = _finding(facts, limits, events[reason], counters.get(gpu, {}))
-            findings.append(gpus.priced(facts, finding))
+            finding = gpus.priced(facts, finding)
+            findings.append(gpus.in_history(facts, finding, [events[reason]], limits))
     return RuleOutcome(tuple(findings))
 
 
@@ -99,12 +100,13 @@ def _finding(
     is_slow = lost is not None and lost[0] <= limits.max_clock_ratio
     words = [f"{WORDS[row['event']]} {held}"]
     if lost is not None:
-        mhz = float(lost[1]["p50_value"] or 0.0) / 1e6
-        peers = float(lost[1]["peer_value"] or 0.0) / 1e6
-        words.append(f"{mhz:.0f} MHz against {peers:.0f}")
         given.append(
             gpus.beside_peers(facts, "clock over its", lost[0], limits.max_clock_ratio, lost[1])
         )
+    if lost is not None and is_slow:
+        mhz = float(lost[1]["p50_value"] or 0.0) / 1e6
+        peers = float(lost[1]["peer_value"] or 0.0) / 1e6
+        words.append(f"{mhz:.0f} MHz against {peers:.0f}")
     if heat is not None:
         words.append(f"up to {heat['max_value']:.0f} C")
         given.append(
@@ -134,6 +136,7 @@ RULE = gpus.rule(
     owner="hardware",
     thresholds=ThermalThrottleThresholds(),
     queries=("step_breakdown", gpus.THROTTLE, gpus.COUNTERS),
+    optional=gpus.GIVEN | gpus.HISTORY,
     kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
     explains=("waiting", "lateness", "odd GPU"),

@@ -286,6 +286,8 @@ POINTS_IN_TIME = {
     "last_end_ns",
     "exposed_start_ns",
     "holder_start_ns",
+    "first_grown_ns",
+    "last_grown_ns",
 }
 
 

@@ -36,6 +36,9 @@
 -- column: last_value DOUBLE : Last reading.
 -- column: is_from_documentation BOOLEAN : Whether a file of it is of a format that no real sample
 --     proved: at most a note may rest on it.
+-- column: first_grown_ns BIGINT : When the first interval within the window began in which it grew;
+--     null where it did not.
+-- column: last_grown_ns BIGINT : When the last one ended.
 -- column: source_id INTEGER : File of the reading after the interval with the largest growth.
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
@@ -148,6 +151,9 @@ WITH
             sum(delta_count) AS total_growth,
             count(*) FILTER (overlap_ns > 0 AND delta_count > 0) AS grown_count,
             count(*) FILTER (overlap_ns > 0 AND delta_count IS NOT NULL) AS intervals_count,
+            min(time_ns - interval_ns) FILTER (overlap_ns > 0 AND delta_count > 0)
+                AS first_grown_ns,
+            max(time_ns) FILTER (overlap_ns > 0 AND delta_count > 0) AS last_grown_ns,
             CAST(sum(overlap_ns) FILTER (delta_count IS NOT NULL) AS DOUBLE)
             / nullif(max(window_ns), 0) AS coverage_ratio,
             max(window_ns) AS window_ns,
@@ -193,6 +199,8 @@ SELECT
     totals.resets_count,
     totals.last_value,
     series.is_from_documentation,
+    totals.first_grown_ns,
+    totals.last_grown_ns,
     totals.at[1] AS source_id,
     totals.at[2] AS place,
     totals.attempt

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from logged_rules import SECOND, SUMMARY, episode
 
 from link_rules import MakeJob, job_of, only, port
 from port_rules import fabric, run
 from port_rules import only as port_only
 from port_rules import port as port_row
 from tracekit.findings import Severity
-from tracekit.rules import rule
+from tracekit.rules import Facts, rule
 from tracekit.rules.outcome import UNPROVED
 
 
@@ -32,6 +33,36 @@ def test_loss_costs_the_transfers_that_are_stuck(make_job: MakeJob) -> None:
     assert finding.severity is Severity.CRITICAL
     calm = job_of(make_job, rows, group_bandwidth=[group | {"stuck_ns": 0.0}])
     assert only(rule("packet-loss").run(calm)).severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("name", "first_s", "last_s", "is_proved", "is_told"),
+    [
+        ("packet-loss", 1000, 2000, True, True),
+        ("packet-loss", 1100, 1899, True, False),
+        ("packet-loss", 1000, 2000, False, False),  # a format that no real file proved
+        ("nic-error", 1000, 2000, True, True),
+        ("nic-error", 0, 86_400, True, False),
+    ],
+)
+def test_what_a_port_counts_while_the_log_is_slow_costs_what_the_log_lost(
+    name: str, first_s: int, last_s: int, is_proved: bool, is_told: bool
+) -> None:
+    times = {
+        "first_grown_ns": first_s * SECOND, "last_grown_ns": last_s * SECOND,
+        "is_from_documentation": not is_proved,
+    }  # fmt: skip
+    rows = fabric({"p1": 500.0}, **times)
+    rows += [port_row(f"p{i}", "rx_crc_errors", 50.0 * (i == 1), **times) for i in range(4)]
+    slow = episode(
+        "slow", 1730, first_step=1000, last_step=2000, start_ns=1000 * SECOND,
+        end_ns=2000 * SECOND, dur_ns=1.2 * SECOND,
+    )  # fmt: skip
+    given = {"port_counters": rows, "job_step_summary": [SUMMARY], "slow_episode": [slow]}
+    found = port_only(rule(name).run(Facts(rows=given)))
+    assert ("steps 1,000 to 2,000 of the training log took 20 %" in found.summary) == is_told
+    assert (found.impact.per == "job" and found.impact.s_per_step == 1730) == is_told
+    assert (found.severity is Severity.MINOR) == is_told
 
 
 @pytest.mark.parametrize(

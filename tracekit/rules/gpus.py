@@ -349,57 +349,13 @@ def priced(facts: Facts, finding: Finding) -> Finding:
     )
 
 
-class HistoryThresholds(Thresholds):
-    """When a slow stretch of the training log is what held GPUs down."""
-
-    min_same_time_ratio: float = threshold(
-        0.8, "of the time of both that they share: they begin and end together"
-    )
-
-
-HISTORY = {
-    logged.EPISODES_QUERY: "what it cost by the training log, where no trace tells",
-    logged.SUMMARY_QUERY: "how long the job took, for that",
-}
-"""What ``in_history`` asks, as optional queries of a rule."""
-
-
 def in_history(
-    facts: Facts, finding: Finding, rows: Sequence[Row], limits: HistoryThresholds
+    facts: Facts, finding: Finding, rows: Sequence[Row], limits: logged.HistoryThresholds
 ) -> Finding:
     """Without traces: the finding with the slow stretch of the log that began and ended with what
-    held these GPUs down (rows of ``gpu_throttle``). That is what it cost the job."""
-    log = logged.log_of(facts)
-    if log is None or facts.ranks:
-        return finding
-    begins = [row["first_ns"] for row in rows if row["first_ns"] is not None]
-    if not begins:
-        return finding
-    first_ns, last_ns = min(begins), max(r["last_ns"] for r in rows if r["last_ns"] is not None)
-    row = logged.stretch_of(log, first_ns, last_ns, limits.min_same_time_ratio)
-    if row is None:
-        return finding
-    steps = f"{row['first_step']:,} to {row['last_step']:,}"
-    impact = logged.price_of(facts, log, float(row["lost_ns"] or 0))
-    measured = severity_of(impact.step_ratio)
-    told = Evidence.ratio(
-        "step over the usual one while it lasted, by the log",
-        row["dur_ns"] / row["usual_ns"],
-        None,
-        logged.EPISODES_QUERY,
-    )
-    return replace(
-        finding,
-        summary=f"{finding.summary} Just then steps {steps} of the training log "
-        f"{logged.longer(row)}.",
-        severity=max(finding.severity, measured, key=lambda s: s.weight),
-        confidence=confidence_from(
-            ["counters", "log"],
-            "the GPU's own counters, and the training log: slow for just that time",
-        ),
-        impact=impact,
-        evidence=(*finding.evidence, told),
-    )
+    held these GPUs down (rows of ``gpu_throttle``)."""
+    times = [(row.get("first_ns"), row.get("last_ns")) for row in rows]
+    return logged.in_history(facts, finding, times, limits, "the GPU's own counters")
 
 
 def clock_of(facts: Facts, rank: int, max_clock_ratio: float) -> tuple[Evidence, ...]:

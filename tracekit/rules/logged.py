@@ -14,10 +14,12 @@ from tracekit.findings import (
     Scope,
     Severity,
     When,
+    confidence_from,
     severity_of,
 )
 from tracekit.rules.base import Facts, Row, Rule
 from tracekit.rules.steps import utc
+from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import seconds, share, span
 
 NEEDS = "a training log: one line a step, or one for every few"
@@ -128,6 +130,62 @@ def price_of(facts: Facts, log: Log, lost_ns: float) -> Impact:
         s_per_step=lost_s, step_ratio=log.share(lost_ns), per="job", method="recorded time",
         low_s_per_step=lost_s, high_s_per_step=lost_s,
     )  # fmt: skip
+
+
+HISTORY = {
+    EPISODES_QUERY: "what it cost by the training log, where no trace tells",
+    SUMMARY_QUERY: "how long the job took, for that",
+}
+"""What ``in_history`` asks, as optional queries of a rule."""
+
+
+class HistoryThresholds(Thresholds):
+    """When a slow stretch of the training log is what counters tell of."""
+
+    min_same_time_ratio: float = threshold(
+        0.8, "of the time of both that they share: they begin and end together"
+    )
+
+
+def in_history(
+    facts: Facts,
+    finding: Finding,
+    times: Iterable[tuple[int | None, int | None]],
+    limits: HistoryThresholds,
+    witness: str,
+) -> Finding:
+    """Without traces: a finding of counters with the slow stretch of the training log that began
+    and ended with what they tell of. That is then what it cost the job.
+
+    ``times``: from when to when they tell of it, ns; ``witness``: whose counters they are.
+    """
+    log = log_of(facts)
+    known = [(first, last) for first, last in times if first is not None and last is not None]
+    if log is None or facts.ranks or not known:
+        return finding
+    first_ns, last_ns = min(first for first, _ in known), max(last for _, last in known)
+    row = stretch_of(log, first_ns, last_ns, limits.min_same_time_ratio)
+    if row is None:
+        return finding
+    impact = price_of(facts, log, float(row["lost_ns"] or 0))
+    measured = severity_of(impact.step_ratio)
+    told = Evidence.ratio(
+        "step over the usual one while it lasted, by the log",
+        row["dur_ns"] / row["usual_ns"],
+        None,
+        EPISODES_QUERY,
+    )
+    return replace(
+        finding,
+        summary=f"{finding.summary} Just then steps {row['first_step']:,} to "
+        f"{row['last_step']:,} of the training log {longer(row)}.",
+        severity=max(finding.severity, measured, key=lambda s: s.weight),
+        confidence=confidence_from(
+            ["counters", "log"], f"{witness}, and the training log: slow for just that time"
+        ),
+        impact=impact,
+        evidence=(*finding.evidence, told),
+    )
 
 
 def finding(

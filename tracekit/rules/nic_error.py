@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules import port_losses
+from tracekit.rules import logged, port_losses
 from tracekit.rules import ports as at
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
@@ -49,7 +49,7 @@ DOWN = {
 }
 
 
-class NicErrorThresholds(at.TransferThresholds):
+class NicErrorThresholds(at.TransferThresholds, logged.HistoryThresholds):
     """When a NIC or its link is at fault."""
 
     min_damage_ratio: float = threshold(
@@ -115,7 +115,7 @@ def _finding(
         )
         for r in rows[:4]
     ]
-    return at.finding(
+    finding = at.finding(
         facts,
         ports,
         f"The {at.named(ports[0])} counts {listed(words)} while the job runs.",
@@ -128,6 +128,7 @@ def _finding(
         confirm=("ethtool -S, ethtool -m (light), mlxlink -c   on the host, twice",),
         remedy=("clean or replace cable and optic; then the NIC",),
     )
+    return at.in_history(facts, finding, rows, limits)
 
 
 RULE = at.rule(
@@ -136,6 +137,7 @@ RULE = at.rule(
     owner="network",
     thresholds=NicErrorThresholds(),
     queries=("step_breakdown", *at.QUERIES, "port_levels"),
+    optional=logged.HISTORY,
     kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
     explains=("waiting", "lateness"),

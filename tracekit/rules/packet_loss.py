@@ -34,8 +34,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.findings import Evidence, Finding
+from tracekit.rules import logged, transfers
 from tracekit.rules import ports as at
-from tracekit.rules import transfers
 from tracekit.rules.base import Facts, RuleOutcome
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import plural, share
@@ -44,7 +44,7 @@ PACKET_BYTES = 1500.0
 """Where packets are not counted: bytes over this are at least so many."""
 
 
-class PacketLossThresholds(at.PortThresholds):
+class PacketLossThresholds(at.PortThresholds, logged.HistoryThresholds):
     """When drops are worth a finding."""
 
     min_loss_ratio: float = threshold(
@@ -161,7 +161,7 @@ def _finding(
             query="port_counters",
         ),
     )
-    return at.finding(
+    finding = at.finding(
         facts,
         ports,
         said,
@@ -181,6 +181,7 @@ def _finding(
         ),
         remedy=("give the queue room or the port its speed back; on RoCE, check PFC and ECN",),
     )
+    return at.in_history(facts, finding, rows, limits)
 
 
 def _contrast(worst: dict[str, float], loss: _Loss) -> str:
@@ -198,6 +199,7 @@ RULE = at.rule(
     owner="network",
     thresholds=PacketLossThresholds(),
     queries=("step_breakdown", *at.QUERIES),
+    optional=logged.HISTORY,
     kernel_queries=at.TRANSFER_QUERIES,
     evaluate=evaluate,
     explains=("waiting", "lateness"),

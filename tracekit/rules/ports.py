@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Unpack
 
 from tracekit.findings import Evidence, Finding, Impact, Instrument, Owner, Price, Scope, Severity
-from tracekit.rules import transfers
+from tracekit.rules import logged, transfers
 from tracekit.rules.base import Facts, Row, Rule
 from tracekit.rules.facts import Advice
 from tracekit.rules.outcome import UNPROVED
@@ -455,6 +455,17 @@ def finding(
         against=(*against, *price.against),
         **advice,
     )
+
+
+def in_history(
+    facts: Facts, finding: Finding, rows: Sequence[Row], limits: logged.HistoryThresholds
+) -> Finding:
+    """Without traces: the finding with the slow stretch of the log that began and ended with the
+    growth of these rows of ``port_counters``, whose format a real sample proved."""
+    if unproved(rows):
+        return finding
+    times = [(row.get("first_grown_ns"), row.get("last_grown_ns")) for row in rows]
+    return logged.in_history(facts, finding, times, limits, "the port's own counters")
 
 
 def views(ports: Iterable[Port]) -> list[list[Port]]:

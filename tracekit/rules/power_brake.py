@@ -27,12 +27,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules import gpus
+from tracekit.rules import gpus, logged
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 
 
-class PowerBrakeThresholds(gpus.HeldThresholds, gpus.PricedThresholds, gpus.HistoryThresholds):
+class PowerBrakeThresholds(gpus.HeldThresholds, gpus.PricedThresholds, logged.HistoryThresholds):
     """When power holds a GPU down."""
 
     min_capped_ratio: float = threshold(0.50, "share of the samples at the software power cap")
@@ -186,7 +186,7 @@ RULE = gpus.rule(
     owner="hardware",
     thresholds=PowerBrakeThresholds(),
     queries=("step_breakdown", gpus.THROTTLE, gpus.COUNTERS),
-    optional=gpus.GIVEN | gpus.HISTORY,
+    optional=gpus.GIVEN | logged.HISTORY,
     kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
     explains=("waiting", "lateness", "odd GPU"),

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracekit.findings import Evidence, Finding, Severity
-from tracekit.rules import gpus
+from tracekit.rules import gpus, logged
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.thresholds import threshold
 
@@ -43,7 +43,9 @@ WORDS = {
 }
 
 
-class ThermalThrottleThresholds(gpus.HeldThresholds, gpus.PricedThresholds, gpus.HistoryThresholds):
+class ThermalThrottleThresholds(
+    gpus.HeldThresholds, gpus.PricedThresholds, logged.HistoryThresholds
+):
     """When heat holds a GPU down."""
 
     max_clock_ratio: float = threshold(0.95, "clock over its busy peers' that counts as lost (D2)")
@@ -136,7 +138,7 @@ RULE = gpus.rule(
     owner="hardware",
     thresholds=ThermalThrottleThresholds(),
     queries=("step_breakdown", gpus.THROTTLE, gpus.COUNTERS),
-    optional=gpus.GIVEN | gpus.HISTORY,
+    optional=gpus.GIVEN | logged.HISTORY,
     kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
     explains=("waiting", "lateness", "odd GPU"),

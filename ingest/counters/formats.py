@@ -81,7 +81,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("nvidia_smi_xml", 8, "smi_xml", (
         Format("gpu", "XML", "nvidia-smi -q -x", True, "timestamp, local"),
     ), ("nvidia_smi",)),
-    Family("kernel_log", 5, "kernel_log", (
+    Family("kernel_log", 6, "kernel_log", (
         Format("gpu", "XIDs", "dmesg, the fabric manager's log", True, "each line, local"),
         Format("host", "faults that a kernel reports", "dmesg, journalctl -k, syslog", False,
                "each line, local"),

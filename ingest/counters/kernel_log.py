@@ -17,7 +17,7 @@ from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Severity, Sink, SourceFile, write_columns
 from tracekit.ingest.counters import times
 from tracekit.ingest.counters.kernel_reports import KernelReports, may_report
-from tracekit.ingest.counters.names import pci_address
+from tracekit.ingest.counters.names import node_of_file, pci_address
 from tracekit.ingest.counters.samples import count_local_time
 from tracekit.ingest.counters.times import local_ns
 from tracekit.ingest.lines import lines, shape
@@ -118,7 +118,7 @@ def _is_kernel_s(head: bytes) -> bool:
 def read(source: SourceFile, sink: Sink) -> None:
     """Stream the events into log_event."""
     with source.open() as stream:
-        reader = _Reader(sink)
+        reader = _Reader(sink, node_of_file(source))
         for number, line in lines(stream):
             reader.line(number, line)
         reader.finish(streams.stream_problem(stream))
@@ -144,8 +144,10 @@ class _Event(NamedTuple):
 
 
 class _Reader:
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, named_host: str | None = None) -> None:
+        """``named_host`` is what the file's name says: of a log whose lines name none."""
         self._sink = sink
+        self._named_host = named_host
         self._events: list[_Event] = []
         self._basis: str | None = None
         self._host: str | None = None
@@ -203,6 +205,8 @@ class _Reader:
             self._sink.fact(window_start_ns=min(known), window_end_ns=max(known))
         if len(self._hosts) == 1:
             self._sink.fact(host_name=self._host)
+        elif not self._hosts and self._named_host is not None:
+            self._sink.fact(host_name=self._named_host)
         if self._basis == "local":
             count_local_time(self._sink)
         if problem is not None:

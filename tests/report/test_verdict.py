@@ -613,6 +613,26 @@ def test_a_hang_in_which_nobody_is_named_follows_from_a_failure_whose_host_alone
     assert link_symptoms([elsewhere, failure], facts)[0].explained_by == ()
 
 
+def test_a_hang_follows_from_a_gpu_that_is_gone_and_not_from_one_that_went_on(
+    make_job: MakeJob,
+) -> None:
+    hang, failure, facts = lost_member(make_job)
+    gone = replace(
+        failure, id="gpu-memory-fault/g", rule="gpu-memory-fault", scope=Scope(devices=("g",))
+    )
+    guessed = replace(
+        hang, scope=Scope(ranks=(2,)), confidence=Confidence(level="possible", basis="silence")
+    )
+    linked = link_symptoms([guessed, gone], facts)
+    assert linked[0].explained_by == ("gpu-memory-fault/g",)
+    assert judge(facts, linked, (), ()).verdict.finding == "gpu-memory-fault/g"
+    went_on = replace(gone, severity=Severity.MINOR)
+    seen = replace(guessed, confidence=Confidence(level="likely", basis="its stack"))
+    another = replace(gone, scope=Scope(devices=("g",), ranks=(5,)))
+    for symptom, cause in ((guessed, went_on), (seen, gone), (guessed, another)):
+        assert link_symptoms([symptom, cause], facts)[0].explained_by == ()
+
+
 @pytest.mark.parametrize(
     ("told", "failed"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from logged_rules import SECOND, SUMMARY
 
 from gpu_rules import gauge, growth, only, run, xid
 from tracekit.rules import RuleOutcome
@@ -72,3 +73,16 @@ def test_a_row_that_cannot_be_replaced_is_critical_one_that_waits_is_a_note(
     finding = only(run("gpu-memory-fault", gpu_counters=[gauge(3, flag, 1, None)]))
     assert finding.severity.value == severity
     assert run("gpu-memory-fault", gpu_counters=[gauge(3, flag, 0, None)]) == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    ("time_s", "is_told"),
+    [(50, True), (-86_399, True), (-86_400, False), (2 * 86_400 - 1, True), (2 * 86_400, False)],
+)
+def test_an_xid_a_day_before_or_behind_the_training_log_is_another_job_s(
+    time_s: int, is_told: bool
+) -> None:
+    row = xid(3, 79, is_in_window=None, time_ns=time_s * SECOND)
+    for log, expected in (([SUMMARY], is_told), ([SUMMARY | {"start_ns": None}], True), ([], True)):
+        outcome = run("gpu-memory-fault", gpu_events=[row], job_step_summary=log)
+        assert bool(outcome.findings) == expected

@@ -117,12 +117,13 @@ def _can_cause(cause: Finding, symptom: Finding, facts: Facts) -> bool:
         case "named ranks":
             suspected = set(symptom.candidates.ranks)
             is_as_grave = cause.severity.weight >= symptom.severity.weight
-            if not theirs:  # a process of which a log says its host alone
+            if not theirs:  # a process or a GPU of which a log says its host alone
                 # Who is named for a guess may be that process, unless it is known to run elsewhere.
                 hosts = {*symptom.scope.hosts, *symptom.candidates.hosts}
                 may_be_it = symptom.confidence.level == "possible" and hosts <= {*cause.scope.hosts}
                 nobody_is_named = not ranks and not suspected
-                return bool(cause.scope.hosts) and is_as_grave and (nobody_is_named or may_be_it)
+                is_placed = bool(cause.scope.hosts or cause.scope.devices)
+                return is_placed and is_as_grave and (nobody_is_named or may_be_it)
             is_there = ranks <= theirs and (not suspected or bool(theirs & suspected))
             return is_as_grave and is_there
         case "ranks and steps":

@@ -166,6 +166,6 @@ RULE = gpus.rule(
     queries=("step_breakdown", gpus.EVENTS, gpus.GROWTH, gpus.COUNTERS),
     kernel_queries=gpus.TRACE_QUERIES,
     evaluate=evaluate,
-    explains=("waiting", "lateness"),
+    explains=("waiting", "lateness", "a lost member"),
     absorbs=("slow GPU",),
 )

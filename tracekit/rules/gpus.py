@@ -38,7 +38,8 @@ GIVEN = dict.fromkeys(
     (COUNTERS, THROTTLE, GROWTH, EVENTS), "which GPU counters were given, to say what is missing"
 )
 """What ``lacking_counters`` asks, as optional queries of a rule; those that it needs say more."""
-rule = partial(Rule, topic="GPU health", needs=NEEDS, optional=GIVEN)
+WHEN = {logged.SUMMARY_QUERY: "when the job ran, where no trace tells"}
+rule = partial(Rule, topic="GPU health", needs=NEEDS, optional=GIVEN | WHEN)
 """A rule over GPU counters, with what these declare alike."""
 TRACE_QUERIES = ("straggler", "comm_summary", "stage_balance")
 """What ``cost`` asks besides the steps; CUDA graphs hide it."""
@@ -180,12 +181,27 @@ def finding(
 
 
 def current_events(facts: Facts, xids: frozenset[int]) -> list[Row]:
-    """XIDs of these numbers while the job ran; with their time unknown, only without traces."""
+    """XIDs of these numbers while the job ran. Without traces those that cannot be told to be a day
+    or more before or behind its training log; with traces none whose time is unknown."""
+    log = {} if facts.ranks else next(iter(facts.of(logged.SUMMARY_QUERY)), {})
+    begin_ns, end_ns = log.get("start_ns"), log.get("end_ns")
+
+    def may_be_meanwhile(row: Row) -> bool:
+        if logged.SUMMARY_QUERY in facts.unavailable:
+            return False
+        if begin_ns is None or end_ns is None or row["time_ns"] is None:
+            return True
+        # Of two zones, times without one are less than a day apart.
+        return bool(begin_ns - logged.DAY_NS < row["time_ns"] < end_ns + logged.DAY_NS)
+
     return [
         row
         for row in facts.of(EVENTS)
         if row["xid"] in xids
-        and (row["is_in_window"] or (row["is_in_window"] is None and not facts.ranks))
+        and (
+            row["is_in_window"]
+            or (row["is_in_window"] is None and not facts.ranks and may_be_meanwhile(row))
+        )
     ]
 
 

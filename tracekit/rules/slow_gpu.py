@@ -320,6 +320,7 @@ RULE = Rule(
         *("kernel_summary", "expert_load", OPERATIONS, SUMMARY_QUERY, ABSENT_WAITS, EXCESS),
         *active.QUERIES,
     ),
+    optional=gpus.WHEN,
     needs_kernels=True,
     evaluate=evaluate,
     explains=("waiting", "lateness", "idle stages"),

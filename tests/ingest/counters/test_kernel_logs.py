@@ -328,3 +328,20 @@ def test_a_system_s_log_in_which_the_kernel_says_little_is_a_kernel_s() -> None:
     down = SYSLOG.format("11:00", "ice 0000:01:00.0 eth1: NIC Link is Down")
     up = SYSLOG.format("11:04", "ice 0000:01:00.0 eth1: NIC Link is Up")
     assert [place for place, *_ in reports(others + down + up, "messages")] == [31]
+
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "host"),
+    [
+        ("dmesg-node1.txt", "[Fri Nov 20 08:50:01 2026]", "node1"),
+        ("dmesg.txt", "[Fri Nov 20 08:50:01 2026]", None),
+        ("node1.log", "2026-07-21T03:01:07+0000 gpu-11 kernel:", "gpu-11"),
+    ],
+)
+def test_a_log_whose_lines_name_no_host_is_of_the_one_that_its_file_is_named_after(
+    name: str, head: str, host: str | None
+) -> None:
+    assert ingest(f"{head} {XID}\n", name).facts.get("host_name") == host

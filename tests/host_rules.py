@@ -83,11 +83,13 @@ def stretch(host: str | None, resource: str, ratio: float, **more: Any) -> Row:
     } | more  # fmt: skip
 
 
-def logged(resource: str, *stretches: Row, hosts: Iterable[str] = ("h0", "h1")) -> Facts:
+def logged(
+    resource: str, *stretches: Row, hosts: Iterable[str] = ("h0", "h1"), is_epoch: bool = True
+) -> Facts:
     """A day's log alone, and the hosts' counters."""
     return Facts(
         rows={
-            "job_step_summary": [SUMMARY],
+            "job_step_summary": [SUMMARY | {"is_epoch": is_epoch}],
             "host_pressure": [pressure(host, resource, 0.1) for host in hosts],
             "episode_pressure": list(stretches),
         }

@@ -40,7 +40,7 @@
 WITH
     spans AS (
         SELECT waits AS key, start_ns, end_ns
-        FROM host_waits(EXISTS (SELECT 1 FROM run)) AS waits
+        FROM host_waits(if(EXISTS (SELECT 1 FROM run), 'epoch', NULL)) AS waits
     ),
     placed AS (
         SELECT attempt, key.*, inside_ns

@@ -22,7 +22,7 @@
 WITH
     waited AS (
         SELECT waits AS key, start_ns, end_ns
-        FROM host_waits(EXISTS (SELECT 1 FROM run)) AS waits
+        FROM host_waits(if(EXISTS (SELECT 1 FROM run), 'epoch', NULL)) AS waits
         WHERE some_amount IS NOT NULL
     ),
     of_steps AS (

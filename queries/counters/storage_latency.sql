@@ -31,7 +31,8 @@
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
     requests AS (
-        SELECT waits AS key, start_ns, end_ns FROM storage_waits() AS waits
+        SELECT waits AS key, start_ns, end_ns
+        FROM storage_waits(if(EXISTS (SELECT 1 FROM run), 'epoch', NULL)) AS waits
     ),
     placed AS (
         SELECT attempt, key.*, inside_ns / (key.end_ns - key.start_ns) AS inside_ratio

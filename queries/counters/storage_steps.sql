@@ -24,7 +24,7 @@
 WITH
     requests AS (
         SELECT waits AS key, start_ns, end_ns
-        FROM storage_waits() AS waits
+        FROM storage_waits(if(EXISTS (SELECT 1 FROM run), 'epoch', NULL)) AS waits
         WHERE filesystem IS NULL OR filesystem NOT IN ('obdfilter', 'mdt')
     ),
     of_steps AS (

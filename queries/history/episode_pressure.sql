@@ -1,7 +1,8 @@
 -- What the tasks of each host waited for in stalls and slow stretches of the job, and otherwise.
 --
 -- A stretch of hours is in the training log alone; a host that lacked CPU, memory or storage in the
--- same hours, and not before, is where to look. Both need clocks with a known zero.
+-- same hours, and not before, is where to look. The times of both count from the epoch, or both are
+-- local ones.
 --
 -- reads: job_episode, logged_step, source_context, host_sample, clock, clock_offset
 -- needs: job_episode, host_sample
@@ -39,13 +40,13 @@ WITH
             greatest(
                 0, least(waits.end_ns, log_end_ns) - greatest(waits.start_ns, log_start_ns)
             ) AS logged_ns
-        FROM host_waits(true) AS waits
+        FROM host_waits((SELECT any_value(basis) FROM episodes)) AS waits
         CROSS JOIN of_log
         WHERE waits.some_amount IS NOT NULL
     ),
     within AS (
         SELECT
-            episodes.*,
+            episodes.* EXCLUDE (basis),
             spans.host, spans.own_source_id, spans.cgroup, spans.resource,
             spans.source_id, spans.place, spans.some_amount, spans.base,
             spans.start_ns AS span_start_ns,

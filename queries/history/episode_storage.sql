@@ -2,9 +2,10 @@
 --
 -- What episode_pressure is for tasks, of the storage itself: where requests took longer in the
 -- hours in which the training log is slow than in any other piece of its time that is as long, and
--- all together as long as was lost, storage is where to look. Both need clocks with a known zero.
+-- all together as long as was lost, storage is where to look. The times of both count from the
+-- epoch, or both are local ones.
 --
--- reads: job_episode, logged_step, source_context, storage_sample, run, clock, clock_offset
+-- reads: job_episode, logged_step, source_context, storage_sample, clock, clock_offset
 -- needs: job_episode, storage_sample
 -- grain: kind, first_step, last_step, host, own_source_id, device, operation
 -- param: episodes_count BIGINT = 12 : Most stalls and stretches, those that lost most time.
@@ -39,7 +40,7 @@ WITH
             greatest(
                 0, least(waits.end_ns, log_end_ns) - greatest(waits.start_ns, log_start_ns)
             ) AS logged_ns
-        FROM storage_waits() AS waits
+        FROM storage_waits((SELECT any_value(basis) FROM episodes)) AS waits
         CROSS JOIN of_log
         WHERE waits.end_ns > waits.start_ns
     ),

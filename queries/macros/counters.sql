@@ -368,13 +368,13 @@ JOIN keyed_gpus() AS gpu USING (key);
 -- a collector's averages count (sadf); of two files that tell the same one does. Amounts are of
 -- base: ns, or periods of a quota.
 --
--- param: only_epoch BOOLEAN : Whether files whose clock has no known zero are left out, as they
---     must be wherever others' times are laid beside theirs.
+-- param: only_basis VARCHAR : From what the times of files count that are read: files of another
+--     basis are left out, as they must be wherever others' times are laid beside theirs. Null: all.
 -- reads: host_sample, clock, clock_offset
 -- columns: host VARCHAR, own_source_id INTEGER, cgroup VARCHAR, resource VARCHAR, start_ns BIGINT,
 --     end_ns BIGINT, source_id INTEGER, place BIGINT, base DOUBLE, some_amount DOUBLE,
 --     full_amount DOUBLE, throttled_ns DOUBLE
-CREATE OR REPLACE MACRO host_waits(only_epoch) AS TABLE
+CREATE OR REPLACE MACRO host_waits(only_basis) AS TABLE
 WITH
     samples AS (
         SELECT
@@ -401,7 +401,7 @@ WITH
         LEFT JOIN clock USING (clock_id)
         WHERE
             time_ns IS NOT NULL
-            AND (clock.basis = 'epoch' OR NOT only_epoch)
+            AND (only_basis IS NULL OR clock.basis = only_basis)
             AND (
                 counter IN (
                     'cpu_periods', 'cpu_throttled_periods', 'cpu_throttled_time',
@@ -481,14 +481,14 @@ GROUP BY host, own_source_id, cgroup, resource, start_ns, end_ns;
 -- storage_waits: Requests to each disk and mount between two readings, and how long they took.
 --
 -- From differences of totals; before the first total, after the last, and where there is none, from
--- the means that a collector prints. Where there are traces, files whose clock has no known zero
--- are left out: their times cannot be laid beside the traces'.
+-- the means that a collector prints.
 --
--- reads: storage_sample, run, clock, clock_offset
+-- param: only_basis VARCHAR : From what the times of files count that are read, as for host_waits.
+-- reads: storage_sample, clock, clock_offset
 -- columns: host VARCHAR, own_source_id INTEGER, device VARCHAR, filesystem VARCHAR,
 --     operation VARCHAR, start_ns BIGINT, end_ns BIGINT, source_id INTEGER, place BIGINT,
 --     requests_count DOUBLE, waited_ns DOUBLE
-CREATE OR REPLACE MACRO storage_waits() AS TABLE
+CREATE OR REPLACE MACRO storage_waits(only_basis) AS TABLE
 WITH
     samples AS (
         SELECT
@@ -507,7 +507,7 @@ WITH
         WHERE
             time_ns IS NOT NULL
             AND sample.device IS NOT NULL
-            AND (clock.basis = 'epoch' OR NOT EXISTS (SELECT 1 FROM run))
+            AND (only_basis IS NULL OR clock.basis = only_basis)
             AND regexp_full_match(
                 sample.counter, '(read|write|flush|metadata)_(requests|time|rate|latency)'
             )

@@ -10,7 +10,7 @@ from host_rules import SECOND, MakeJob, in_steps, lacking_job, logged, pressure,
 from late_jobs import MS, part
 from logged_rules import SUMMARY
 
-from tracekit.findings import Severity
+from tracekit.findings import Severity, When
 from tracekit.rules import JobFacts, rule
 from tracekit.rules.base import Facts, RuleOutcome
 
@@ -127,7 +127,12 @@ def test_a_stretch_of_the_log_in_which_one_host_waited() -> None:
     assert "In steps 1,000 to 3,880 of the log the job loses 12 min" in found.summary
     assert found.when.start_utc == "1970-01-01T00:16:40.000000Z"
     assert found.severity is Severity.NOTE  # 720 s of a day
-    assert found.impact.s_per_step is None
+    assert (found.impact.per, found.impact.s_per_step) == ("job", 720)
+    (local,) = RULE.run(logged("cpu", *rows, is_epoch=False)).findings
+    assert local == replace(found, when=When())  # of which zone its times are nobody says
+    of_traces = replace(logged("cpu", *rows), job=JobFacts(hosts={0: "h0", 1: "h1"}))
+    (beside_traces,) = RULE.run(of_traces).findings
+    assert beside_traces.impact.s_per_step is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
-from tracekit.findings import Evidence, Finding, Scope, Severity, When, severity_of
+from tracekit.findings import Evidence, Finding, Impact, Scope, Severity, When, severity_of
+from tracekit.rules import logged
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import ExcessThresholds, where_it_lies
@@ -461,16 +462,26 @@ def _history_finding(
         by=("counters", "log"),
         basis="the host's counters and the training log agree in time; no trace shows whose ranks "
         "were late",
+        impact=price_of(facts, [r for r, _, _ in rows]),
         least=matters(facts, [r for r, _, _ in rows]),
         place=place_of(host),
         keys=(),
         **advice,
     )
-    return replace(finding, when=when([r for r, _, _ in rows]))
+    return replace(finding, when=when(facts, [r for r, _, _ in rows]))
+
+
+def _log(facts: Facts) -> Log:
+    return Log(facts.of(SUMMARY_QUERY)[0], ())
 
 
 def _share_of_job(facts: Facts, lost_ns: int) -> float:
-    return Log(facts.of(SUMMARY_QUERY)[0], ()).share(lost_ns)
+    return _log(facts).share(lost_ns)
+
+
+def price_of(facts: Facts, stretches: Sequence[Row]) -> Impact:
+    """What these stretches cost the job, where no trace has steps."""
+    return logged.price_of(facts, _log(facts), lost_in(stretches))
 
 
 def loses(facts: Facts, stretches: Sequence[Row]) -> str:
@@ -487,8 +498,10 @@ def matters(facts: Facts, stretches: Sequence[Row]) -> Severity:
     return severity_of(_share_of_job(facts, lost_in(stretches)))
 
 
-def when(stretches: Sequence[Row]) -> When:
-    """From the first stretch to the end of the last."""
+def when(facts: Facts, stretches: Sequence[Row]) -> When:
+    """From the first stretch to the end of the last, where the log says in which zone."""
+    if not _log(facts).summary["is_epoch"]:
+        return When()
     return When(
         start_utc=utc(min(row["start_ns"] for row in stretches)),
         end_utc=utc(max(row["end_ns"] for row in stretches)),

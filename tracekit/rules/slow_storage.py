@@ -353,13 +353,14 @@ def _history_finding(
         by=("counters", "log"),
         basis="the storage's own counters and the training log agree in time; no trace shows which "
         "ranks waited",
+        impact=hosts.price_of(facts, rows),
         least=hosts.matters(facts, rows),
         place=hosts.place_of(machine),
         keys=(),
         confirm=CONFIRM,
         remedy=REMEDY,
     )
-    return replace(finding, when=hosts.when(rows))
+    return replace(finding, when=hosts.when(facts, rows))
 
 
 def _plural(operation: str) -> str:

@@ -441,6 +441,23 @@ def test_local_times_are_placed_by_their_zone(zone: str, offset_s: int) -> None:
     assert not notes
 
 
+@pytest.mark.parametrize(
+    ("traces", "beside"),
+    [
+        ([], "set beside each other as if all were of one zone"),
+        (TRACES, "nothing of it is set beside the job"),
+    ],
+)
+def test_local_times_of_several_files_are_of_one_zone_where_there_is_no_trace(
+    traces: list[dict[str, Any]], beside: str
+) -> None:
+    files = [counters(n, f"/d/smi{n}.csv", time_basis="local") for n in (5, 6)]
+    notes: list[str] = []
+    run(database(source=[*traces, *files]), notes=notes)
+    told = "/d/smi5.csv and 1 more have local times without a zone: "
+    assert [note.startswith(told + beside) for note in notes if "zone" in note] == [True]
+
+
 def test_without_a_zone_local_times_stand_beside_nothing_and_the_report_says_so() -> None:
     con = database(source=[counters(5, "/d/smi.csv", time_basis="local")])
     notes: list[str] = []

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from tracekit.derive.placement.sources import USABLE, Source
+from tracekit.derive.placement.sources import RANK_KINDS, USABLE, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,10 @@ def time_notes(sources: Sequence[Source]) -> list[str]:
                 'say whose in job.toml beside it: [[source]] path = "*" and timezone = "UTC", '
                 'or as "Europe/Berlin"'
             )
-        notes.append(f"{who} {what}: nothing of it is set beside the job; {advice}")
+        beside = "nothing of it is set beside the job"
+        if basis == LOCAL and len(paths) > 1 and not any(s.kind in RANK_KINDS for s in sources):
+            beside = "set beside each other as if all were of one zone"
+        notes.append(f"{who} {what}: {beside}; {advice}")
     return notes
 
 

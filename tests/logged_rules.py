@@ -21,7 +21,7 @@ def episode(kind: str, lost_s: float, **more: Any) -> Row:
     return {
         "kind": kind, "first_step": 1, "last_step": DAY_S, "start_ns": 0, "end_ns": DAY_S * SECOND,
         "dur_ns": None, "usual_ns": SECOND, "lost_ns": round(lost_s * SECOND), "period_count": None,
-        "times_count": None, "per_day_ratio": None, "repeated_count": None,
+        "times_count": None, "clock_period_ns": None, "per_day_ratio": None, "repeated_count": None,
         "evaluations_count": None, "checkpoints_count": None, "collections_count": None,
         "inputs_count": None,
         "epochs_count": None,

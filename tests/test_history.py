@@ -467,6 +467,52 @@ def test_a_period_is_found_among_hiccups_at_any_time() -> None:
     assert period["lost_ns"] == pytest.approx(180 * SECOND, rel=0.05)
 
 
+def by_the_clock(period_s: float, late_s: Sequence[float], step_s: float = 3.0) -> list[float]:
+    """Steps in which something holds the job up for 75 s, so much late in each period."""
+    durs: list[float] = []
+    now, turn = 0.0, 0
+    rng = random.Random(4)  # noqa: S311 - as above
+    while turn < len(late_s):
+        dur = step_s * (1 + rng.gauss(0, 0.01))
+        if now + dur >= (turn + 1) * period_s + late_s[turn]:
+            dur += 75
+            turn += 1
+        durs.append(dur)
+        now += dur
+    return durs + [step_s] * 100
+
+
+@pytest.mark.parametrize(
+    ("period_s", "late_s", "clock_s"),
+    [
+        (3600, [0, 2, 4, 1, 3, 2, 0, 1], 3600),
+        (1800, [0] * 8, 1800),
+        (3600, [0] * 5, 3600),
+        (3600, [0] * 4, None),  # four are too few
+        (3600, [0, 30, 55, 10, 45, 20, 60, 35], None),  # not at one time of the hour
+        (2700, [0] * 8, None),  # no part of a day
+    ],
+)
+def test_a_period_that_keeps_to_the_clock_is_told_by_it(
+    period_s: float, late_s: list[float], clock_s: float | None
+) -> None:
+    (period,) = told(lines(by_the_clock(period_s, late_s)))[1]
+    assert (period["kind"], period["times_count"]) == ("periodic", len(late_s))
+    found_ns = period.get("clock_period_ns")
+    assert found_ns == (None if clock_s is None else clock_s * SECOND)
+
+
+def test_a_period_of_steps_keeps_to_no_clock_and_without_times_none_is_told() -> None:
+    durs = noisy(12_000)
+    for index in range(1199, 12_000, 1200):  # 20 min, and what each takes
+        durs[index] += 30
+    (period,) = told(lines(durs))[1]
+    assert (period["period_count"], period.get("clock_period_ns")) == (1200, None)
+    hourly = by_the_clock(3600, [0] * 8)
+    (timeless,) = told([r | {"time_ns": None} for r in lines(hourly)])[1]
+    assert timeless.get("clock_period_ns") is None
+
+
 def test_two_periods_are_two_and_a_stall_between_them_is_one() -> None:
     durs = noisy(10_000)
     for index in range(249, 10_000, 250):

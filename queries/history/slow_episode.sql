@@ -18,6 +18,8 @@
 -- column: lost_ns BIGINT : How much longer it took than as many usual steps.
 -- column: period_count BIGINT : Steps from one stall to the next, where they are periodic.
 -- column: times_count BIGINT : How often, where periodic.
+-- column: clock_period_ns BIGINT : Time from one to the next, such as an hour, where a period keeps
+--     to the clock; else null.
 -- column: per_day_ratio DOUBLE : Growth of the step in a day, of a drift; negative where it falls.
 -- column: repeated_count BIGINT : Steps that a restart did again.
 -- column: evaluations_count BIGINT : Slow lines of it with an evaluation before them; null: none.
@@ -37,6 +39,7 @@ SELECT
     lost_ns,
     period_count,
     times_count,
+    clock_period_ns,
     per_day_ratio,
     repeated_count,
     evaluations_count,

@@ -29,6 +29,20 @@ def test_it_tells_distance_length_and_sum() -> None:
     assert found.when.start_utc is None
 
 
+def test_what_keeps_to_the_clock_is_told_by_it_and_sought_among_timers() -> None:
+    row = episode(
+        "periodic", 1200, period_count=1175, times_count=16, clock_period_ns=3600 * SECOND
+    )
+    (found,) = asked("periodic-stall", row).findings
+    assert found.summary.startswith(
+        "Every 60 min, about every 1,175 steps, one takes 75.0 s longer (16 times, 20 min in all"
+    )
+    assert "systemctl list-timers" in found.confirm[0]
+    assert found.remedy[0].startswith("move it")
+    (named,) = asked("periodic-stall", row | {"checkpoints_count": 16}).findings
+    assert named.confirm[0].startswith("profile one of these steps")  # saved by the hour
+
+
 def test_the_end_of_an_epoch_is_called_so() -> None:
     row = episode("periodic", 8600, period_count=1000, times_count=86)
     near = asked("periodic-stall", row, summary={"epoch_steps_count": 1005}).findings[0]

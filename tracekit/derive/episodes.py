@@ -91,6 +91,14 @@ MIN_REGULAR_RATIO = 0.8
 PERIOD_TOLERANCE = 0.02
 MAX_PERIODS = 3
 """Periods that one job is told to have: checkpoints, evaluations and one more."""
+CLOCK_PERIODS_NS = tuple(
+    minutes * 60 * SECOND_NS for minutes in (1440, 720, 480, 360, 240, 180, 120, 60, 30, 20, 15, 10)
+)
+"""What cron and timers are told: whole parts of a day."""
+CLOCK_SLACK_NS = 5 * SECOND_NS
+CLOCK_SLACK_STEPS = 1.5
+"""How far from the same time of day a slow line may begin: a job is started some seconds late, and
+within whichever step is on the way."""
 UNLIKE_RATIO = 4.0
 """An outlier so many times as long as the periodic ones is no more one of them."""
 FINE_RATIO = 20.0
@@ -735,6 +743,23 @@ class _Series:
         enough = 1.0 if is_few else MIN_REGULAR_RATIO
         return (period, outliers) if is_regular.mean() >= enough else None
 
+    def _clock_period_ns(self, lines: Ints) -> int | None:
+        """The part of a day after which these lines return at one time of it, where it is one: what
+        returns by steps alone comes earlier or later each time."""
+        import numpy as np
+
+        begins = np.array([self._times(int(line), int(line))[0] for line in lines])
+        if len(lines) < MIN_TIMES or begins.min() < 0:
+            return None
+        slack = CLOCK_SLACK_NS + CLOCK_SLACK_STEPS * self.usual
+        for period in CLOCK_PERIODS_NS:
+            turns = np.rint((begins - begins[0]) / period)
+            off = np.abs(begins - begins[0] - turns * period)
+            is_each = (np.diff(turns) == 1).mean() >= MIN_REGULAR_RATIO
+            if is_each and (off <= slack).mean() >= MIN_REGULAR_RATIO:
+                return period
+        return None
+
     def _periodic(self, period: float, lines: Ints, excess: Floats) -> dict[str, Any]:
         import numpy as np
 
@@ -749,6 +774,7 @@ class _Series:
             lost_ns=float(excess[lines].sum()),
             period_count=period,
             times_count=len(lines),
+            clock_period_ns=self._clock_period_ns(lines),
             **phases.beside(self.phases, lines),
         )
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.logged import beside, growth, longer
+from tracekit.rules.logged import beside, distance, growth, longer
 from tracekit.wording import plural, seconds, sentence, share, span
 
 SHOWN_EPISODES = 5
@@ -181,7 +181,7 @@ def _episode(row: Row, summary: Row) -> str:
         is_epoch = row["period_count"] == summary["epoch_steps_count"]
         what = ", at the end of each epoch," if is_epoch else ""
         return (
-            f"every {row['period_count']:,} steps{what} one takes {seconds(each)} longer "
+            f"{distance(row)}{what} one takes {seconds(each)} longer "
             f"({plural(row['times_count'], 'time')}, {span(lost_s)} in all){beside(row)}"
         )
     if kind == "drift":

@@ -86,6 +86,14 @@ def beside(row: Row) -> str:
     return f"{has}; {waits} for input half of the time or more, by the log"
 
 
+def distance(row: Row) -> str:
+    """Of a period: ``every 250 steps``; by the clock ``every 60 min, about every 1,175 steps,``."""
+    if row["clock_period_ns"] is None:
+        return f"every {row['period_count']:,} steps"
+    by_clock = span(row["clock_period_ns"] / 1e9)
+    return f"every {by_clock}, about every {row['period_count']:,} steps,"
+
+
 def growth(row: Row) -> str:
     """The sentence of a drift: ``the step grows by 0.21 % a day``; of less than a day of log what
     it grew by, which says nothing of a day."""

@@ -29,18 +29,19 @@ Source
 from __future__ import annotations
 
 from tracekit.findings import Evidence
-from tracekit.rules.base import Facts, RuleOutcome
+from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.logged import (
     EPISODES_QUERY,
     NO_LOG,
     SUMMARY_QUERY,
     beside,
+    distance,
     finding,
     log_of,
     log_rule,
 )
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import plural, seconds, share, span
+from tracekit.wording import plural, seconds, sentence, share, span
 
 
 class PeriodicStallThresholds(Thresholds):
@@ -72,6 +73,11 @@ _ACTS = {
     "inputs_count": "the loader cannot keep up: more workers, a deeper prefetch, faster storage",
     "epochs_count": _EPOCH_ACT,
 }
+_BY_CLOCK = (
+    "what runs at these times on the hosts and the storage: systemctl list-timers, crontab -l, "
+    "backups, scrubs, snapshots"
+)
+_CLOCK_ACT = "move it to other hosts or hours, or give it less of the disk and the CPUs"
 _UNKNOWN_ACT = "checkpoints: asynchronous, sharded, to a local disk first; evaluations: fewer"
 
 
@@ -86,6 +92,7 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
         if ratio < limits.min_lost_ratio:
             continue
         period, epoch = row["period_count"], log.summary["epoch_steps_count"]
+        by_clock = row["clock_period_ns"] is not None
         is_epoch = epoch and abs(period - epoch) <= limits.epoch_tolerance_ratio * epoch
         what = " at the end of each epoch" if is_epoch else ""
         each_s = lost_ns / row["times_count"] / 1e9
@@ -98,7 +105,7 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
             finding(
                 facts,
                 log,
-                f"Every {period:,} steps{what} one takes {seconds(each_s)} longer "
+                f"{sentence(distance(row))}{what} one takes {seconds(each_s)} longer "
                 f"({plural(row['times_count'], 'time')}, {span(lost_ns / 1e9)} in all, "
                 f"{share(ratio)} of the job){beside(row)}.",
                 [row],
@@ -123,15 +130,20 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
                 ],
                 lost_ns=lost_ns,
                 basis="steps of one log",
-                confirm=(
-                    f"what runs every {period:,} steps: checkpoint, evaluation, logging, epoch?"
-                    if not acts
-                    else f"profile one of these steps, such as the one after {row['last_step']:,}",
-                ),
-                remedy=tuple(acts) or (_EPOCH_ACT if is_epoch else _UNKNOWN_ACT,),
+                confirm=(_confirm(row, bool(acts)),),
+                remedy=tuple(acts)
+                or (_EPOCH_ACT if is_epoch else _CLOCK_ACT if by_clock else _UNKNOWN_ACT,),
             )
         )
     return RuleOutcome(findings=tuple(findings))
+
+
+def _confirm(row: Row, is_named: bool) -> str:
+    if is_named:
+        return f"profile one of these steps, such as the one after {row['last_step']:,}"
+    if row["clock_period_ns"] is not None:
+        return _BY_CLOCK
+    return f"what runs every {row['period_count']:,} steps: checkpoint, evaluation, logging, epoch?"
 
 
 RULE = log_rule(

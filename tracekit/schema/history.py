@@ -92,6 +92,12 @@ TABLES = (
         col("lost_ns", "BIGINT", "How much longer it took than as many usual steps."),
         col("period_count", "BIGINT", "Steps from one stall to the next, where they are periodic."),
         col("times_count", "BIGINT", "How often, where periodic."),
+        col(
+            "clock_period_ns",
+            "BIGINT",
+            "Time of day from one to the next, such as an hour, where a period keeps to the clock "
+            "and not to steps alone; else null.",
+        ),
         col("per_day_ratio", "DOUBLE", "Growth of the step in a day, of a drift; may be above 1."),
         col("repeated_count", "BIGINT", "Steps that a restart did again."),
         col(

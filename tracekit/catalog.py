@@ -41,6 +41,7 @@ QUERY_FILES: tuple[str, ...] = (
     "history/slow_episode",
     "history/episode_pressure",
     "history/episode_storage",
+    "history/episode_clocks",
     "history/pod_restarts",
     "history/profiled_window",
     "history/logged_input",

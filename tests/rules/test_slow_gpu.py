@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from late_jobs import MakeJob, late_job, part
+from logged_rules import SECOND, SUMMARY
 
 from excess_rules import GPU as EXCESS_GPU
 from excess_rules import WORK, facts_of
-from gpu_rules import MHZ, SLOW, active, gauge, growth, only, reason, run, xid
+from gpu_rules import MHZ, SLOW, active, gauge, growth, named, only, reason, run, xid
 from lateness_rules import GPU, HOST, slow_gpu_job
 from tracekit.findings import Severity
 from tracekit.rules import configured
@@ -77,6 +78,59 @@ def test_the_busiest_without_a_reason_is_nobody_s_fault(evidence: dict[str, Any]
 )
 def test_just_below_the_busiest_is_silent(compared: list[dict[str, Any]]) -> None:
     assert not run("slow-gpu", gpu_counters=[*compared, SLOW]).findings
+
+
+def in_stretch(index: int, mhz: float, **more: Any) -> dict[str, Any]:
+    """A GPU's clock in a slow stretch of the log, 1980 MHz at other times."""
+    return named(index) | {
+        "first_step": 1000, "last_step": 2000, "start_ns": 0, "end_ns": 1000 * SECOND,
+        "lost_ns": 1730 * SECOND, "usual_ns": SECOND, "dur_ns": 1.25 * SECOND, "alike": "A",
+        "samples_count": 10, "mean_hz": mhz * MHZ, "usual_samples_count": 90,
+        "usual_mean_hz": 1980 * MHZ, "use_ratio": 0.98,
+    } | more  # fmt: skip
+
+
+PEERS = [in_stretch(i, 1980) for i in range(3)]
+
+
+def beside_a_log(*rows: dict[str, Any]) -> RuleOutcome:
+    counters = [gauge(i, "sm_clock", 1980 * MHZ, 1980 * MHZ) for i in range(4)]
+    log = {"job_step_summary": [SUMMARY], "episode_clocks": list(rows)}
+    return run("slow-gpu", gpu_counters=counters, **log)
+
+
+def test_a_clock_that_fell_in_a_slow_stretch_of_the_log_alone_is_why() -> None:
+    found = only(beside_a_log(*PEERS, in_stretch(3, 1200)))
+    assert found.summary == (
+        "GPU 3 of h0 ran at 1200 MHz in steps 1,000 to 2,000 of the training log, at 1980 "
+        "otherwise, and its peers kept 100 % of theirs; those steps took 25 % longer than usual "
+        "(1.25 s against 1.00 s)."
+    )
+    assert (found.impact.per, found.impact.s_per_step) == ("job", 1730)
+    assert (found.severity, found.confidence.level) == (Severity.MINOR, "likely")
+
+
+@pytest.mark.parametrize(
+    ("rows", "fires"),
+    [
+        ([*PEERS, in_stretch(3, 1683)], True),  # 0.85 of its own
+        ([*PEERS, in_stretch(3, 1684)], False),
+        ([*PEERS, in_stretch(3, 1200, use_ratio=0.5)], True),
+        ([*PEERS, in_stretch(3, 1200, use_ratio=0.49)], False),  # it idles
+        ([*PEERS, in_stretch(3, 1200, use_ratio=None)], True),
+        ([*PEERS, in_stretch(3, 1200, samples_count=9)], False),
+        ([*PEERS, in_stretch(3, 1200, usual_mean_hz=None)], False),
+        ([*PEERS[1:], in_stretch(3, 1200)], False),  # two peers
+        ([*PEERS, in_stretch(3, 1200, alike="B")], False),  # none of its kind
+        ([in_stretch(i, 1200) for i in range(4)], False),  # all of them
+        (PEERS, False),  # healthy twin
+        ([], False),
+    ],
+)
+def test_which_clock_in_a_slow_stretch_is_held(rows: list[dict[str, Any]], fires: bool) -> None:
+    outcome = beside_a_log(*rows)
+    assert bool(outcome.findings) == fires
+    assert bool(outcome.not_checked) != fires  # nothing tells of its activity
 
 
 IN_USE = gauge(3, "gpu_utilisation", 0.95, 1.0)

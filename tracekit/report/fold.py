@@ -88,7 +88,8 @@ def merge(root: Finding, other: Finding) -> Finding:
         level="likely",
         basis=f"counters and traces agree: {root.confidence.basis}",
     )
-    if ports.is_counters_alone(other.evidence):  # the same instrument once more
+    # The same instrument once more, or the log's word, in which no trace has a part.
+    if ports.is_counters_alone(other.evidence) or root.impact.per == "job":
         agreed = root.confidence
     elif is_counters_alone(other.evidence):  # and here it is the GPU's
         agreed = replace(

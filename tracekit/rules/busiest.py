@@ -47,6 +47,9 @@ class BusiestThresholds(gpus.HeldThresholds):
     )
     min_alone_use_ratio: float = threshold(0.95, "utilisation over its peers' there")
     min_hotter_celsius: float = threshold(10.0, "above its peers that is told beside its clock")
+    min_use_ratio: float = threshold(
+        0.50, "of a slow stretch of the log in which it is in use: the clock of an idle GPU falls"
+    )
     min_peers_count: int = threshold(3, "counters alone: GPUs of its group to compare with")
     min_moments_count: int = threshold(10, "counters alone: moments to compare in")
 

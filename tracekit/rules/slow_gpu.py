@@ -39,11 +39,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Impact, Severity
+from tracekit.findings import Evidence, Finding, Impact, Severity, severity_of
 from tracekit.rules import busiest as active
-from tracekit.rules import gpus
+from tracekit.rules import gpus, logged
 from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
@@ -64,9 +65,10 @@ from tracekit.rules.lateness.telling import (
 )
 from tracekit.rules.prices import by_replay
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import listed, ranks_phrase, seconds
+from tracekit.wording import listed, ranks_phrase, seconds, share
 
 OPERATIONS = "pipeline_heat_map"
+EPISODE_CLOCKS = "episode_clocks"
 CLOCKS = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs"
 SAME_GEMM = "run the same GEMM on this GPU and on a peer"
 DRAIN = "if the GEMM is slow there too: drain the machine and hand it to hardware"
@@ -176,12 +178,72 @@ def _of_operations(facts: Facts, limits: SlowGpuThresholds, row: Row) -> Finding
 
 def _by_counters(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     """The GPU that does not wait, where its own counters say why it may be slow."""
-    if not active.has_activity(facts):
-        if held := active.held_clocks(facts, limits):
-            return RuleOutcome(tuple(_held_clock(facts, limits, suspect) for suspect in held))
+    has_activity = active.has_activity(facts)
+    told = active.busiest(facts, limits) if has_activity else active.held_clocks(facts, limits)
+    named = {str(suspect.row["gpu_id"]) for suspect in told}
+    of = _suspect if has_activity else _held_clock
+    findings = [of(facts, limits, suspect) for suspect in told]
+    findings += [f for gpu, f in _in_history(facts, limits).items() if gpu not in named]
+    if not findings and not has_activity:
         return facts.lacking("a GPU timeline, or the SM activity of GPUs (DCGM 1002)", gpus.CAPTURE)
-    busy = active.busiest(facts, limits)
-    return RuleOutcome(tuple(_suspect(facts, limits, suspect) for suspect in busy))
+    return RuleOutcome(tuple(findings))
+
+
+def _in_history(facts: Facts, limits: SlowGpuThresholds) -> dict[str, Finding]:
+    """By GPU: those whose clock was held in a slow stretch of the training log, and not at other
+    times, nor their peers' then."""
+    stretches: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in facts.of(EPISODE_CLOCKS):
+        if row["usual_mean_hz"] and row["samples_count"] >= limits.min_moments_count:
+            stretches[row["first_step"], row["last_step"], row["alike"]].append(row)
+    held: dict[str, tuple[Row, float]] = {}
+    for rows in stretches.values():
+        shares = {str(r["gpu_id"]): r["mean_hz"] / r["usual_mean_hz"] for r in rows}
+        for row in rows:
+            gpu = str(row["gpu_id"])
+            others = [share for name, share in shares.items() if name != gpu]
+            is_idle = row["use_ratio"] is not None and row["use_ratio"] < limits.min_use_ratio
+            if (
+                not is_idle
+                and len(others) >= limits.min_peers_count
+                and shares[gpu] <= limits.max_alone_clock_ratio * median(others)
+                and (gpu not in held or row["lost_ns"] > held[gpu][0]["lost_ns"])
+            ):
+                held[gpu] = row, median(others)
+    return {gpu: _held_then(facts, limits, *told) for gpu, told in sorted(held.items())}
+
+
+def _held_then(facts: Facts, limits: SlowGpuThresholds, row: Row, peers_ratio: float) -> Finding:
+    own_mhz, usual_mhz = row["mean_hz"] / 1e6, row["usual_mean_hz"] / 1e6
+    summary = next(iter(facts.of(logged.SUMMARY_QUERY)), None)
+    impact = Impact()
+    if summary is not None:
+        impact = logged.price_of(facts, logged.Log(summary, ()), float(row["lost_ns"] or 0))
+    finding = gpus.finding(
+        facts,
+        [row],
+        f"{gpus.subject([row])} ran at {own_mhz:.0f} MHz in steps {row['first_step']:,} to "
+        f"{row['last_step']:,} of the training log, at {usual_mhz:.0f} otherwise, and its peers "
+        f"kept {share(peers_ratio)} of theirs; those steps {logged.longer(row)}.",
+        (
+            Evidence.ratio(
+                "clock in the stretch over that at other times",
+                row["mean_hz"] / row["usual_mean_hz"],
+                limits.max_alone_clock_ratio * peers_ratio,
+                EPISODE_CLOCKS,
+                facts.readings([row]),
+            ),
+        ),
+        by=("counters", "log"),
+        basis="its clock, and the training log: slow for just that time",
+        least=severity_of(impact.step_ratio),
+        confirm=(f"{_asked_of(row)}   on its host: what holds its clock", SAME_GEMM),
+        remedy=(
+            "its cooling, its power and a clock that somebody set (nvidia-smi -rgc resets it); "
+            "else drain the machine",
+        ),
+    )
+    return replace(finding, impact=impact)
 
 
 def _held_clock(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest) -> Finding:
@@ -320,7 +382,8 @@ RULE = Rule(
         *("kernel_summary", "expert_load", OPERATIONS, SUMMARY_QUERY, ABSENT_WAITS, EXCESS),
         *active.QUERIES,
     ),
-    optional=gpus.WHEN,
+    optional=gpus.WHEN
+    | {EPISODE_CLOCKS: "how fast GPUs ran in slow stretches of the training log"},
     needs_kernels=True,
     evaluate=evaluate,
     explains=("waiting", "lateness", "idle stages"),

@@ -98,6 +98,18 @@ def test_samples_of_interfaces_are_json_with_their_time(tmp_path: Path) -> None:
         assert all("stats64" in link for link in row["link"])
 
 
+def test_samples_are_taken_for_the_whole_time_however_long_the_rest_took(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    slow = tmp_path / "bin" / "lscpu"  # asked once, before the samples
+    slow.write_text("#!/bin/sh\nsleep 1.2\necho CPUs\n")
+    slow.chmod(0o755)
+    text = f"PATH={tmp_path / 'bin'}:$PATH\n{script(('host',), seconds=1)}"
+    assert shell(text, str(tmp_path / "out")).returncode == 0
+    (host,) = (tmp_path / "out").iterdir()
+    assert (host / "lscpu.txt").read_text() == "CPUs\n"
+    assert (host / "storage.txt").stat().st_size or (host / "pressure.txt").stat().st_size
+
+
 FAKE_SMI = """\
 #!/bin/sh
 now=$(date '+%Y/%m/%d %H:%M:%S.000')

@@ -33,7 +33,6 @@ once() {{
 }}
 seconds={seconds}
 interval={interval}
-end=$(( $(date +%s) + seconds ))
 pids=""
 """
 
@@ -183,7 +182,8 @@ echo "written: $out" >&2
 
 _LOOP = """\
 
-# --- samples until the time is over ---
+# --- samples until the time is over, which begins here: what is asked once may take long ---
+end=$(( $(date +%s) + seconds ))
 while [ "$(date +%s)" -lt "$end" ]; do
 {samples}    sleep "$interval"
 done

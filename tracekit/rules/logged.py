@@ -123,7 +123,12 @@ def stretch_of(log: Log, first_ns: int, last_ns: int, min_same_ratio: float) -> 
         both = max(row["end_ns"], last_ns) - min(row["start_ns"], first_ns)
         return shared / both if both > 0 else 0.0
 
-    rows = [r for kind in ("slow", "risen") for r in log.of(kind) if r["start_ns"] is not None]
+    rows = [
+        row
+        for kind in ("slow", "risen")
+        for row in log.of(kind)
+        if None not in (row["start_ns"], row["end_ns"])
+    ]
     best = max(rows, key=same, default=None)
     return best if best is not None and same(best) >= min_same_ratio else None
 

@@ -22,8 +22,9 @@
 -- column: active_ratio DOUBLE : Their share; null without samples.
 -- column: held_ns DOUBLE : Time held down, from counters; null without two readings of one.
 -- column: held_ratio DOUBLE : Its share of the time between the first and the last reading.
--- column: first_ns BIGINT : First sample that says so; null where none does.
--- column: last_ns BIGINT : Last one.
+-- column: first_ns BIGINT : First sample that says so; where only a counter does, the beginning of
+--     the first time between two readings of which it says a twentieth and more. Null where none.
+-- column: last_ns BIGINT : Last one; of a counter the end of the last such time.
 -- column: source_id INTEGER : File of the first sample that says so, else of the last reading.
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
@@ -111,13 +112,17 @@ WITH
         SELECT
             key,
             CAST(sum(delta_count) AS DOUBLE) AS held_ns,
+            min(last_time_ns) FILTER (20 * delta_count >= time_ns - last_time_ns) AS first_ns,
+            max(time_ns) FILTER (20 * delta_count >= time_ns - last_time_ns) AS last_ns,
             max(time_ns) - min(time_ns) AS span_ns,
             arg_max((source_id, place), (coalesce(time_ns, 0), source_id, place)) AS spot
         FROM counter_deltas('counters')
         GROUP BY key
     ),
     held AS (
-        SELECT series.attempt, series.gpu_id, series.event, grown.held_ns, grown.span_ns, grown.spot
+        SELECT
+            series.attempt, series.gpu_id, series.event,
+            grown.held_ns, grown.first_ns, grown.last_ns, grown.span_ns, grown.spot
         FROM (SELECT DISTINCT key, attempt, gpu_id, event FROM counters) AS series
         JOIN grown USING (key)
     ),
@@ -140,8 +145,8 @@ SELECT
     sampled.active_count / sampled.samples_count AS active_ratio,
     held.held_ns,
     held.held_ns / nullif(held.span_ns, 0) AS held_ratio,
-    sampled.first_ns,
-    sampled.last_ns,
+    coalesce(sampled.first_ns, held.first_ns) AS first_ns,
+    coalesce(sampled.last_ns, held.last_ns) AS last_ns,
     coalesce(sampled.spot[2], held.spot[1]) AS source_id,
     coalesce(sampled.spot[3], held.spot[2]) AS place,
     each.attempt

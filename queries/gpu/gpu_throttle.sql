@@ -7,6 +7,8 @@
 -- reads: gpu_sample, gpu, run, clock, clock_offset
 -- grain: attempt, gpu_id, event
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
+-- param: min_told_ratio DOUBLE = 0.05 : Share of the time between two readings from which on a
+--     counter says that it was held then: a trickle is at all times.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
 -- column: host VARCHAR : Its host; null where unknown.
 -- column: gpu_index INTEGER : NVML index; null where unknown.
@@ -23,7 +25,7 @@
 -- column: held_ns DOUBLE : Time held down, from counters; null without two readings of one.
 -- column: held_ratio DOUBLE : Its share of the time between the first and the last reading.
 -- column: first_ns BIGINT : First sample that says so; where only a counter does, the beginning of
---     the first time between two readings of which it says a twentieth and more. Null where none.
+--     the first time between two readings that it was held for. Null where none.
 -- column: last_ns BIGINT : Last one; of a counter the end of the last such time.
 -- column: source_id INTEGER : File of the first sample that says so, else of the last reading.
 -- column: place BIGINT : Its place in that file.
@@ -112,8 +114,10 @@ WITH
         SELECT
             key,
             CAST(sum(delta_count) AS DOUBLE) AS held_ns,
-            min(last_time_ns) FILTER (20 * delta_count >= time_ns - last_time_ns) AS first_ns,
-            max(time_ns) FILTER (20 * delta_count >= time_ns - last_time_ns) AS last_ns,
+            min(last_time_ns) FILTER (delta_count >= $min_told_ratio * (time_ns - last_time_ns))
+                AS first_ns,
+            max(time_ns) FILTER (delta_count >= $min_told_ratio * (time_ns - last_time_ns))
+                AS last_ns,
             max(time_ns) - min(time_ns) AS span_ns,
             arg_max((source_id, place), (coalesce(time_ns, 0), source_id, place)) AS spot
         FROM counter_deltas('counters')

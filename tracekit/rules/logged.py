@@ -106,17 +106,14 @@ def growth(row: Row) -> str:
 
 def longer(row: Row) -> str:
     """Of a slow stretch: ``took 20 % longer than usual (4.80 s against 4.00 s)``."""
-    return f"took {share(row['dur_ns'] / row['usual_ns'] - 1)} longer than usual ({_both(row)})"
-
-
-def _both(row: Row) -> str:
-    return f"{seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)}"
+    both = f"{seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)}"
+    return f"took {share(row['dur_ns'] / row['usual_ns'] - 1)} longer than usual ({both})"
 
 
 def stretch_of(log: Log, first_ns: int, last_ns: int, min_same_ratio: float) -> Row | None:
     """The slow stretch that began and ended with something else: that shares the most with it of
-    the time of both, and so much. Two files' times without a zone are taken as of one: of two
-    zones, nothing would begin and end together."""
+    the time of both, and so much. Two files' times without a zone are taken as of one, and beside
+    those of the epoch as UTC: of two zones, nothing would begin and end together."""
 
     def same(row: Row) -> float:
         shared = min(row["end_ns"], last_ns) - max(row["start_ns"], first_ns)

@@ -71,6 +71,10 @@ OPERATIONS = "pipeline_heat_map"
 EPISODE_CLOCKS = "episode_clocks"
 CLOCKS = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK on its host, while the job runs"
 SAME_GEMM = "run the same GEMM on this GPU and on a peer"
+FREE_CLOCK = (
+    "its cooling, its power and a clock that somebody set (nvidia-smi -rgc resets it); else drain "
+    "the machine"
+)
 DRAIN = "if the GEMM is slow there too: drain the machine and hand it to hardware"
 
 
@@ -238,10 +242,7 @@ def _held_then(facts: Facts, limits: SlowGpuThresholds, row: Row, peers_ratio: f
         basis="its clock, and the training log: slow for just that time",
         least=severity_of(impact.step_ratio),
         confirm=(f"{_asked_of(row)}   on its host: what holds its clock", SAME_GEMM),
-        remedy=(
-            "its cooling, its power and a clock that somebody set (nvidia-smi -rgc resets it); "
-            "else drain the machine",
-        ),
+        remedy=(FREE_CLOCK,),
     )
     return replace(finding, impact=impact)
 
@@ -255,14 +256,8 @@ def _held_clock(facts: Facts, limits: SlowGpuThresholds, suspect: active.Busiest
         suspect.evidence,
         least=Severity.MAJOR,
         basis="one kind of evidence: its clock; no trace shows who waits for whom",
-        confirm=(
-            f"{_asked_of(row)}   on its host: what holds its clock",
-            SAME_GEMM,
-        ),
-        remedy=(
-            "its cooling, its power and a clock that somebody set (nvidia-smi -rgc resets it); "
-            "else drain the machine",
-        ),
+        confirm=(f"{_asked_of(row)}   on its host: what holds its clock", SAME_GEMM),
+        remedy=(FREE_CLOCK,),
         next_capture=("profile this rank and a peer: traces say what it costs",),
     )
 

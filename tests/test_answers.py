@@ -173,8 +173,13 @@ def test_what_many_queries_read_of_a_small_run_is_held_in_memory(
     with tracekit.open(run) as opened:
         opened.rows("SELECT count(*) FROM gpu_op")
         assert kind(opened) == "VIEW"
-    for limit, expected in ((reader.IN_MEMORY_BYTES, "BASE TABLE"), (0, "VIEW")):
-        monkeypatch.setattr(reader, "IN_MEMORY_BYTES", limit)
+    bytes_count, rows_count = reader.IN_MEMORY_BYTES, reader.IN_MEMORY_ROWS
+    for limits, expected in (
+        ((bytes_count, rows_count), "BASE TABLE"), ((0, rows_count), "VIEW"),
+        ((bytes_count, 10), "VIEW"),
+    ):  # fmt: skip
+        for name, limit in zip(("IN_MEMORY_BYTES", "IN_MEMORY_ROWS"), limits, strict=True):
+            monkeypatch.setattr(reader, name, limit)
         shutil.rmtree(run / "answers")
         with tracekit.open(run) as opened:
             opened.name, opened.target = "a run", Target(("run",))

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from logged_rules import asked, episode_of
+from proofs import create_empty_tables
 from source_tables import database
 
 from soaks import examples
 from tracekit.catalog import find
 from tracekit.derive.episodes import MIN_OUTLIER_STEPS
 from tracekit.derive.history import history
+from tracekit.schema import table
+from tracekit.store.writer import conform
 
 Row = dict[str, Any]
 SECOND = 10**9
@@ -859,6 +867,33 @@ def test_one_line_for_several_tells_the_mean_of_what_they_state(
     assert of[9] == (4, 2 * SECOND)
     assert of[13][1] == round(5 / 3 * SECOND) - 1  # one says nothing
     assert sum(s["steps_count"] for s in fewer) == 100
+
+
+def test_many_lines_are_read_in_order_by_however_many_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is unlike others is judged against the lines before, as stored in many row groups."""
+    count = 150_000
+    took_ns = (np.random.default_rng(5).normal(1, 0.05, count) * SECOND).astype(np.int64)
+    number = np.arange(1, count + 1)
+    given = pl.DataFrame({"place": number, "step": number, "dur_ns": took_ns}).with_columns(
+        source_id=pl.lit(0), format=pl.lit("megatron"), time_ns=pl.col("dur_ns").cum_sum()
+    )
+    stored = conform(table("job_step"), given.to_arrow(), 0)
+    pq.write_table(stored, tmp_path / "steps.parquet", row_group_size=2048)
+    con = duckdb.connect()
+    create_empty_tables(con, ["log_event", "source"])
+    con.execute(f"CREATE VIEW job_step AS FROM read_parquet('{tmp_path / 'steps.parquet'}')")
+    monkeypatch.setattr("tracekit.derive.history.MAX_LINES", 20_000)
+    monkeypatch.setattr("tracekit.derive.history.BATCH_ROWS", 5000)
+    setting = "SELECT current_setting('threads'), current_setting('preserve_insertion_order')"
+    seen = []
+    for threads in (1, 8):
+        con.execute(f"SET threads = {threads}; SET preserve_insertion_order = false")
+        seen.append(history(con, {0}, {}))
+        assert con.execute(setting).fetchall() == [(threads, False)]
+    assert seen[0] == seen[1]
+    assert count / 10 < seen[0][0].num_rows < 2 * 20_000
 
 
 KINDS = {

@@ -116,10 +116,11 @@ class _Seen(NamedTuple):
 
     looked: Looked
     garbled_count: int
-    others: Block
-    """All lines that are no step's, and perhaps more."""
+    has_phases: bool
+    """Whether one of the lines that are no step's has a word of ``phases``."""
+    has_timers: bool
     has_words: bool
-    """Whether one of them is to be read."""
+    """Whether one is to be read by all others."""
 
 
 class LogReader:
@@ -179,17 +180,10 @@ class LogReader:
         first_place, block = numbered
         garbled_count = block.garbled_count
         looked = self.steps.look(block, first_place)
-        if looked.others_count < block.count / 2:
-            others = own = Block([line for _, line in looked.others()])
-        else:
-            others, own = block, None
-        for pattern in (phases.KEYS, timers.KEYS):
-            others.holds(pattern)
-        has_words = others.holds(_ANY_WORD)
-        if has_words and looked.taken and own is None:
-            among = block.holding(_ANY_WORD)
-            has_words = Block([line for _, line in looked.others(among)]).holds(_ANY_WORD)
-        return _Seen(looked, garbled_count, others, has_words)
+        has_phases, has_timers, has_words = (
+            looked.others_hold(p) for p in (phases.KEYS, timers.KEYS, _ANY_WORD)
+        )
+        return _Seen(looked, garbled_count, has_phases, has_timers, has_words)
 
     def _take(self, seen: _Seen) -> None:
         """What needs to know the lines before."""
@@ -198,8 +192,10 @@ class LogReader:
         self.garbled_count += seen.garbled_count
         self.steps.take(looked)
         self.timers.take_steps(looked.with_parts)
-        for reader in (self.phases, self.timers):
-            reader.take(looked.others(), seen.others)
+        if seen.has_phases:
+            self.phases.take(looked.others())
+        if seen.has_timers or self.timers.is_open:
+            self.timers.take(looked.others())
         readers = (self.failures, self.stacks, self.stragglers, self.checks)
         is_open = any(reader.is_open for reader in readers)
         is_within = self.bench.section is not None or is_open

@@ -28,7 +28,8 @@ MAX_SHAPE_BYTES = 4096
 """Longer lines are left to Rust's ``regex``, whose time grows no faster than a line does."""
 _WHOLE = re.compile(b"0{1,%d}" % digits.MAX_DIGITS)
 _REAL = re.compile(rb"(-?)(0+)(?:\.(0+))?(?:[eE]([-+]?)(0{1,3}))?")
-_CLOCK = re.compile(rb"(?:00?:)?00:00")
+_CLOCK = re.compile(rb"(?:(0{1,5}):)?00:00")
+_MINUTES_BYTES = len("12:34")
 
 
 class Sought(NamedTuple):
@@ -54,7 +55,9 @@ def parts_of(texts: Texts, at: Ints, patterns: Sequence[Sought]) -> Parts | None
     if texts.spans is None or texts.shaped is None:
         return None
     (codes, starts, length), (shapes, which) = texts.spans, texts.shaped
-    asked, which = np.unique(which[at], return_inverse=True)
+    which = which[at]
+    is_asked = np.bincount(which, minlength=shapes.len()) > 0
+    asked, which = np.flatnonzero(is_asked), (np.cumsum(is_asked) - 1)[which]
     if len(asked) * MIN_LINES_PER_SHAPE > len(at) or length[at].max() > MAX_SHAPE_BYTES:
         return None
     told = shapes.gather(asked).to_list()
@@ -150,11 +153,18 @@ class Parts:
 
     def clock_s(self, name: str, *, is_of_day: bool = False) -> pl.Series | None:
         """A clock's seconds, null where a line has none, or none of a day where it is to be one's;
-        None where one is longer than ``12:34:56``."""
-        if self._forms(name, _CLOCK) is None:
+        None where one is longer than ``12345:34:56``."""
+        forms = self._forms(name, _CLOCK)
+        if forms is None:
             return None
         starts, length, is_none = self._bytes(self._spans(name))
+        most = length.max(initial=0)
+        if most > digits.WORD_BYTES:
+            starts, length = starts + length - _MINUTES_BYTES, length.clip(max=_MINUTES_BYTES)
         hours, minutes, seconds = digits.clocks(self._codes, starts, length)
+        if most > digits.WORD_BYTES:
+            before, count, _ = self._bytes([form and _span(form, 1) for form in forms])
+            hours = digits.whole(self._codes, before, count)
         if is_of_day:
             is_none |= (hours >= 24) | (minutes >= 60) | (seconds >= 60)
         return _with_nulls((hours * 60 + minutes) * 60 + seconds, is_none)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.steplog.words import Block, any_of
+from tracekit.ingest.steplog.words import any_of
 
 MAX_EVENTS = 100_000
 """Lines of one file that are kept: a checkpoint every hundred steps of ten million."""
@@ -79,10 +79,8 @@ class PhaseReader:
         """Lines found so far."""
         return len(self._places)
 
-    def take(self, lines: Iterable[tuple[int, bytes]], block: Block) -> None:
-        """Look at lines with their places; ``block`` is all of them, and perhaps more."""
-        if not block.holds(KEYS):
-            return
+    def take(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Look at lines with their places; those without a word of ``KEYS`` are passed over."""
         for place, line in lines:
             if not _KEY.search(line):
                 continue

@@ -40,6 +40,7 @@ MAX_STEP_S = 10**7
 """Longest step that is believed: four months."""
 _BESIDE = {f.name: MARKER if f.is_bar else f.below_marker for f in FORMATS}
 """Of each format: what lines hold that tell more of its steps."""
+_METRICS = re.escape(MARKER)
 _MARKERS = {f.name: any_of(m.encode() for m in (*f.markers, _BESIDE[f.name]) if m) for f in FORMATS}
 """Of each format: what one of its lines holds, as a pattern."""
 _DATE = r"[-/][0-9]{2}[-/][0-9]{2}[ T][0-9]"
@@ -99,6 +100,15 @@ class Looked(NamedTuple):
         """Lines that are no step's, those with something behind a bar among them at most."""
         return self.block.count - self.whole_count
 
+    def others_hold(self, pattern: str) -> bool:
+        """Whether one of the lines that are no step's, or what is printed behind a bar, holds a
+        pattern of ``Block.holds``."""
+        if not self.others_count or not self.block.holds(pattern):
+            return False
+        if not self.taken:
+            return True
+        return Block([line for _, line in self.others(self.block.holding(pattern))]).holds(pattern)
+
     def others(self, among: Flags | None = None) -> Iterator[Line]:
         """Lines that are no step's, and what is printed behind bars; of some lines where flags say
         of which."""
@@ -157,7 +167,7 @@ class StepReader:
         for known in self._formats:
             if known not in self._met and not is_new_asked:
                 is_whole = asked.height == len(places)
-                self._meet(texts if is_whole else Texts(asked["line"]))
+                self._meet(texts if is_whole else texts.alike(asked["index"].to_numpy()))
                 is_new_asked = True
             if known not in self._met:
                 continue
@@ -176,7 +186,8 @@ class StepReader:
                 steps = steps.join(pods, on="index", how="left", maintain_order="left")
             said = None
             if known.is_bar:
-                said = self._metrics.said(rows)
+                is_said = block.has_escapes or block.holds(_METRICS)
+                said = self._metrics.said(rows if is_said else rows.clear())
             elif known.below:
                 said = self._below[known].said(rows, known)
             if steps.height:

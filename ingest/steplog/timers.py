@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable
 
 from tracekit.ingest.base import Sink, write_columns
-from tracekit.ingest.steplog.words import Block, any_of
+from tracekit.ingest.steplog.words import any_of
 
 WORDS = (b"across ranks (ms):", b"time (ms) | ")
 KEYS = any_of(WORDS)
@@ -84,10 +84,13 @@ class TimerReader:
         self.count = 0
         """Times found so far."""
 
-    def take(self, lines: Iterable[tuple[int, bytes]], block: Block) -> None:
-        """Look at lines with their places; ``block`` is all of them, and perhaps more."""
-        if self._open is None and not block.holds(KEYS):
-            return
+    @property
+    def is_open(self) -> bool:
+        """Whether lines without a word of ``KEYS`` may belong to what the last one began."""
+        return self._open is not None
+
+    def take(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Look at lines with their places."""
         for place, line in lines:
             if b"ms)" in line and self._head(place, line):
                 continue

@@ -26,8 +26,8 @@ MAX_WITHIN = 12
 """Bytes of a text that stands in its view itself."""
 HEAD_SHAPES = 256
 """Looked at by themselves before all shapes."""
-MASKED_BYTES = 128 << 10
-"""Whose digits are made alike at a time: what the processor's cache holds."""
+CACHED_BYTES = 128 << 10
+"""Looked at together: what the processor's cache holds."""
 
 
 def any_of(words: Iterable[bytes]) -> str:
@@ -71,6 +71,15 @@ class Texts:
     @property
     def _shapes(self) -> pl.Series:
         return self.column if self.shaped is None else self.shaped[0]
+
+    def alike(self, at: Ints) -> Texts:
+        """Of each shape among some texts, which their numbers name, one: for ``holds``."""
+        import numpy as np
+
+        if self.shaped is None:
+            return Texts(self.column.gather(at))
+        shapes, which = self.shaped
+        return Texts(shapes.gather(np.flatnonzero(np.bincount(which[at]))))
 
     def holds(self, pattern: str) -> bool:
         """Whether a pattern is found in one."""
@@ -211,7 +220,7 @@ class Block:
 
         if not isinstance(self._given, bytes):
             return None
-        return _between(np.frombuffer(self._given, np.uint8) == LINE_FEED)
+        return _between(np.frombuffer(self._given, np.uint8), (LINE_FEED,))
 
     @cached_property
     def _piece_spans(self) -> tuple[Ints, Ints, Ints] | None:
@@ -224,7 +233,7 @@ class Block:
         if not self.has_returns:
             return *self._spans, np.arange(self.count)
         codes = np.frombuffer(self._joined, np.uint8)
-        starts, length = _between((codes == LINE_FEED) | (codes == RETURN))
+        starts, length = _between(codes, (LINE_FEED, RETURN))
         line = np.concatenate([[0], np.cumsum(codes[starts[1:] - 1] == LINE_FEED)])
         kept = length > 0
         return starts[kept], length[kept], line[kept]
@@ -256,13 +265,23 @@ class Block:
         return self._given if isinstance(self._given, bytes) else b"\n".join(self._given)
 
 
-def _between(is_end: Flags) -> tuple[Ints, Ints]:
-    """Where what stands between separators begins, and how long each is."""
+def _between(codes: Codes, ends: Sequence[int]) -> tuple[Ints, Ints]:
+    """Where what stands between these separators begins, and how long each is."""
     import numpy as np
 
-    ends = np.append(np.flatnonzero(is_end), len(is_end))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    return starts, ends - starts
+    found = []
+    is_end, is_other = np.empty(CACHED_BYTES, np.bool_), np.empty(CACHED_BYTES, np.bool_)
+    for at in range(0, len(codes), CACHED_BYTES):
+        part = codes[at : at + CACHED_BYTES]
+        n = len(part)
+        np.equal(part, ends[0], out=is_end[:n])
+        for end in ends[1:]:
+            np.equal(part, end, out=is_other[:n])
+            np.logical_or(is_end[:n], is_other[:n], out=is_end[:n])
+        found.append(np.flatnonzero(is_end[:n]) + at)
+    last = np.concatenate([*found, [len(codes)]])
+    starts = np.concatenate([[0], last[:-1] + 1])
+    return starts, last - starts
 
 
 def _digits_alike(codes: Codes) -> Codes:
@@ -270,9 +289,9 @@ def _digits_alike(codes: Codes) -> Codes:
     import numpy as np
 
     alike = np.empty_like(codes)
-    digit, is_digit = np.empty(MASKED_BYTES, np.uint8), np.empty(MASKED_BYTES, np.bool_)
-    for at in range(0, len(codes), MASKED_BYTES):
-        part = codes[at : at + MASKED_BYTES]
+    digit, is_digit = np.empty(CACHED_BYTES, np.uint8), np.empty(CACHED_BYTES, np.bool_)
+    for at in range(0, len(codes), CACHED_BYTES):
+        part = codes[at : at + CACHED_BYTES]
         n = len(part)
         np.subtract(part, ZERO, out=digit[:n])
         np.less(digit[:n], 10, out=is_digit[:n])
@@ -296,17 +315,18 @@ def viewed(codes: Codes, starts: Ints, length: Ints, is_null: Flags | None = Non
     if is_null is not None and is_null.any():
         starts, length = np.where(is_null, 0, starts), np.where(is_null, 0, length)
         is_valid = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
-    windows = np.ndarray(len(codes) - MAX_WITHIN + 1, f"V{MAX_WITHIN}", codes.data, strides=(1,))
-    within = windows[starts].view(np.uint8).reshape(-1, MAX_WITHIN)
-    if len(length) and length.min() < MAX_WITHIN:
-        within *= np.tri(MAX_WITHIN + 1, MAX_WITHIN, -1, np.uint8)[length.clip(max=MAX_WITHIN)]
     views = np.empty((len(starts), 4), np.int32)
     views[:, 0] = length
-    views[:, 1:] = within.view(np.int32)
-    if len(length) and length.max() > MAX_WITHIN:
-        is_long = length > MAX_WITHIN
-        views[is_long, 2] = 0
-        views[is_long, 3] = starts[is_long]
+    views[:, 1] = np.ndarray(len(codes) - 3, "<i4", codes.data, strides=(1,))[starts]
+    views[:, 2] = 0
+    views[:, 3] = starts
+    short = np.flatnonzero(length <= MAX_WITHIN)
+    if len(short):
+        count = len(codes) - MAX_WITHIN + 1
+        windows = np.ndarray(count, f"V{MAX_WITHIN}", codes.data, strides=(1,))
+        within = windows[starts[short]].view(np.uint8).reshape(-1, MAX_WITHIN)
+        within *= np.tri(MAX_WITHIN + 1, MAX_WITHIN, -1, np.uint8)[length[short]]
+        views[short, 1:] = within.view(np.int32)
     buffers = [is_valid, pa.py_buffer(views), pa.py_buffer(codes)]
     return pl.Series(pa.Array.from_buffers(pa.string_view(), len(starts), buffers))
 

@@ -12,7 +12,7 @@ from tracekit.ingest.nccl import log
 from tracekit.ingest.steplog import phases
 from tracekit.ingest.steplog.formats import FORMATS
 from tracekit.ingest.steplog.parts import parts_of, sought
-from tracekit.ingest.steplog.words import Block, any_of
+from tracekit.ingest.steplog.words import CACHED_BYTES, Block, any_of
 
 WORDS = [*log.WORDS, *phases.WORDS, *(m.encode() for f in FORMATS for m in f.markers)]
 
@@ -63,6 +63,43 @@ def test_lines_that_hold_a_pattern_are_told_from_those_of_other_shapes(is_text: 
     assert block.holding("wait").tolist() == [False, True, False, True, False, False, True]
     assert not block.holding("nothing").any()
     assert Block(text.replace(b"17", b"\xff")).holding("wait").tolist().count(True) == 3
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_of_texts_that_are_alike_one_is_asked(is_text: bool) -> None:
+    text = b"step 1\nwait 2\nstep 3\nloss 4"
+    texts, _ = Block(text if is_text else text.split(b"\n")).pieces(99)
+    some = texts.alike(np.array([0, 2, 3]))
+    assert [some.holds(word) for word in ("step", "wait", "loss")] == [True, False, True]
+    assert len(some.column) == (2 if is_text else 3)
+
+
+def test_ends_of_lines_are_found_beyond_what_is_looked_at_together() -> None:
+    rng = random.Random(3)  # noqa: S311 - no secret
+    lines = [b"x" * rng.randrange(CACHED_BYTES // 3) for _ in range(30)]
+    lines[5] = lines[6] = b"x" * (CACHED_BYTES - 1)
+    for end in (b"\n", b"\r\n"):
+        found, line = Block(end.join([*lines, b""])).pieces(CACHED_BYTES)
+        kept = [text.decode() for text in [*lines, b""] if text or end == b"\n"]
+        assert found.column.to_list() == kept
+        assert len(set(line.tolist())) == len(kept)
+
+
+def test_a_clock_may_count_hours_beyond_a_day_and_no_more_than_five_digits_of_them() -> None:
+    pattern = sought(r"^\[(?P<at>[0-9:]*)\]")
+
+    def seconds(*clocks: str) -> list[int] | None:
+        texts, _ = Block("\n".join(f"[{c}]" for c in clocks for _ in range(40)).encode()).pieces(99)
+        found = parts_of(texts, np.arange(40 * len(clocks)), [pattern])
+        assert found is not None
+        column = found.clock_s("at")
+        return None if column is None else column.to_list()[::40]
+
+    short = ["02:03", "1:02:03", "11:02:03"]
+    assert seconds(*short) == [123, 3723, 39_723]
+    assert seconds(*short, "101:02:03", "99999:59:59") == [123, 3723, 39_723, 363_723, 359_999_999]
+    assert seconds(*short, "100000:00:00") is None
+    assert seconds("2:3") is None
 
 
 def test_shapes_whose_hashes_are_equal_are_no_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ overlap follow each other. What stands out in the series is for ``episodes`` to 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,10 @@ def history(
     corrections: Mapping[int, Correction],
 ) -> tuple[pa.Table, list[dict[str, Any]]]:
     """The tables ``logged_step`` and (as rows) ``job_episode``, of these sources."""
-    lines = _joined(_logs(con, source_ids, corrections))
+    ((stored_count,),) = con.execute("SELECT count(*) FROM job_step").fetchall()
+    with _streamed(con) if stored_count > MAX_LINES else nullcontext():
+        logs = _logs(con, source_ids, corrections)
+    lines = _joined(logs)
     if lines is None:
         return arrow("logged_step", []), []
     rows = episodes(lines, phases.of_lines(con, lines.source, lines.place, lines.dur))
@@ -72,6 +76,20 @@ def history(
     if silent_ns is not None:
         rows += [row | phases.behind(con, *last, until) for row in silence(lines, silent_ns)]
     return _table(lines), rows  # not before: both would be held at once
+
+
+@contextmanager
+def _streamed(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Rows as they are stored, which several threads of DuckDB would hand over as they come; and
+    by all its threads: lines compress a thousand times, so a file of a megabyte may hold ten
+    million of them, for which ``store`` takes one."""
+    asked = "SELECT current_setting('threads'), current_setting('preserve_insertion_order')"
+    ((threads_count, keeps_order),) = con.execute(asked).fetchall()
+    con.execute("RESET threads; SET preserve_insertion_order = true")
+    try:
+        yield
+    finally:
+        con.execute(f"SET threads = {threads_count}; SET preserve_insertion_order = {keeps_order}")
 
 
 def _silent_ns(
@@ -173,7 +191,8 @@ def _logs(
         of_source.setdefault(kind["source_id"], []).append(kind)
     logs = []
     for source_id, found in of_source.items():
-        rows = _rows(con, source_id, _of_training(con, source_id, found))
+        kinds_used = _of_training(con, source_id, found)
+        rows = _rows(con, source_id, kinds_used, are_all=kinds_used == found)
         log = _log(source_id, rows, corrections)
         if log is not None:
             logs.append(log)
@@ -269,9 +288,11 @@ class _Rows:
 _OF_ALL = ("format", "lines_count", "apart_count", "has_epochs")
 
 
-def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> _Rows:
+def _rows(
+    con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind], *, are_all: bool
+) -> _Rows:
     """Read into arrays as they come: DuckDB's own order, of millions of rows, would take their
-    memory twice again, and mostly they are in order."""
+    memory twice again, and mostly they are in order. ``are_all``: the source has no other lines."""
     import numpy as np
 
     count = sum(k["lines_count"] for k in kinds)
@@ -280,22 +301,25 @@ def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> 
                                                        "running_dur_ns")}  # fmt: skip
     told |= {"place": True, "step": True, "epoch": epochs > 0, "total_steps_count": totals > 0}
     names = [name for name, is_told in told.items() if is_told]
+    chosen = f"""
+        AND format = $format AND {_BAR} = $bar AND list_contains($tags, coalesce(tag, -1))
+    """
+    chosen_by = {
+        "format": kinds[0]["format"], "bar": kinds[0]["bar"],
+        "tags": [-1 if k["tag"] is None else k["tag"] for k in kinds],
+    }  # fmt: skip
     reader = con.sql(
         f"""
         SELECT coalesce(is_averaged, true) AS is_averaged,
                {", ".join(f"coalesce({name}, -1) AS {name}" for name in names)}
         FROM job_step
-        WHERE step IS NOT NULL AND source_id = $source AND format = $format AND {_BAR} = $bar
-              AND list_contains($tags, coalesce(tag, -1))
+        WHERE step IS NOT NULL AND source_id = $source {"" if are_all else chosen}
         """,  # noqa: S608 - names that this module gives
-        params={
-            "source": source_id, "format": kinds[0]["format"], "bar": kinds[0]["bar"],
-            "tags": [-1 if k["tag"] is None else k["tag"] for k in kinds],
-        },
-    ).to_arrow_reader(BATCH_ROWS)  # fmt: skip
+        params={"source": source_id} | ({} if are_all else chosen_by),
+    ).to_arrow_reader(BATCH_ROWS)
     batches: Iterator[dict[str, Any]] = (
         {n: batch[n].to_numpy(zero_copy_only=False) for n in (*names, "is_averaged")}
-        for batch in reader
+        for batch in _of_equal_length(reader)
     )
     apart_count = None
     if count > MAX_LINES:
@@ -327,6 +351,26 @@ def _rows(con: duckdb.DuckDBPyConnection, source_id: int, kinds: list[Kind]) -> 
         of["epoch"], of["total_steps_count"], of["time_ns"], of["elapsed_ns"], of["dur_ns"],
         of["running_dur_ns"], is_averaged,
     )  # fmt: skip
+
+
+def _of_equal_length(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows, the last of fewer: what is unusual is judged within one, so it must
+    not depend on how many threads read."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    held_count = 0
+    for batch in reader:
+        begin = 0
+        while held_count + batch.num_rows - begin >= BATCH_ROWS:
+            wanted = BATCH_ROWS - held_count
+            yield pa.concat_batches([*held, batch.slice(begin, wanted)])
+            begin, held, held_count = begin + wanted, [], 0
+        if begin < batch.num_rows:
+            held.append(batch.slice(begin))
+            held_count += batch.num_rows - begin
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _thinned(batches: Iterable[dict[str, Any]], apart: int) -> Iterator[dict[str, Any]]:

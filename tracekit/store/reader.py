@@ -48,6 +48,9 @@ IN_MEMORY_BYTES = 1 << 20
 memory, where it takes some 35 times as many: each query would plan and open its files again. A
 query alone reads the few columns that it needs in less time."""
 
+IN_MEMORY_ROWS = 1_000_000
+"""No such run has more rows: ten million lines of a log fit in a megabyte of Parquet."""
+
 
 _KEPT_OPTIMIZERS = """
     'build_side_probe_side', 'cte_inlining', 'deliminator', 'expression_rewriter', 'filter_pullup',
@@ -279,7 +282,9 @@ def _spill(run: Path) -> Path:
 
 
 def _is_small(files: Iterable[ShardFile]) -> bool:
-    return sum(f.file_bytes for f in files) <= IN_MEMORY_BYTES
+    files = list(files)
+    is_few = sum(f.rows_count for f in files) <= IN_MEMORY_ROWS
+    return is_few and sum(f.file_bytes for f in files) <= IN_MEMORY_BYTES
 
 
 def _threads(files: Iterable[ShardFile]) -> int | None:

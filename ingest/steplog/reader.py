@@ -158,6 +158,7 @@ class StepReader:
             self._meet(block)
             if not self._met:
                 return looked
+        import numpy as np
         import polars as pl
 
         places, texts = _pieces(block, first_place)
@@ -200,7 +201,10 @@ class StepReader:
                         (p, block.lines[p - first_place]) for p in places_found
                     )
                 is_all = steps.height == asked.height
-                asked = asked[:0] if is_all else asked.join(taken.to_frame(), "place", "anti")
+                is_left = np.ones(block.count, np.bool_)
+                is_left[taken.to_numpy() - first_place] = False
+                left = is_left[asked["place"].to_numpy() - first_place]
+                asked = asked[:0] if is_all else asked.filter(left)
             if steps.height or said is not None:
                 looked.steps.append((known, steps, said))
             if not asked.height:

@@ -206,6 +206,7 @@ def without_peers(folder: Path) -> None:
         fast=[("pp4-m8-1f1b-titan", None)],
     ),
 )
+@pytest.mark.slow  # another job through the same lines
 def test_stages_of_messages_that_do_not_say_with_whom(
     layout: str, says: str | None, tmp_path: Path
 ) -> None:
@@ -283,6 +284,7 @@ TWINS = [
         fast=[("allocator-stall", "ddp", 8)],
     ),
 )
+@pytest.mark.slow  # another job through the same lines
 def test_the_replay_without_the_culprit_is_the_twin(
     fault: str, layout: str, ranks: int, written: Written
 ) -> None:
@@ -442,6 +444,7 @@ SENDS, RING, TOKENS = ("pp", "send"), ("cp", "send"), ("ep", "all_to_all")
         fast=[("tp2-sp-pp2-m4-titan", 8, (REDUCE, *HALVES, SENDS))],
     ),
 )
+@pytest.mark.slow  # another job through the same lines
 def test_traffic_is_the_simulators_and_the_layouts(
     layout: str, ranks: int, kinds: tuple[tuple[str, str], ...], written: Written
 ) -> None:

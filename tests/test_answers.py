@@ -302,6 +302,7 @@ def sketch(figure: Any, name: str) -> str:
     return f"{name} {zlib.crc32(repr(shown).encode())}"
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_what_a_page_shares_with_its_diagnosis_is_asked_there(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,6 +476,7 @@ def test_a_pipe_in_the_place_of_the_file_is_not_read(run: Path, narrow: str) -> 
     assert told(run, select=NARROW) == narrow
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_what_is_kept_is_bounded(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = len(kept_files(run)[0].read_bytes())
     monkeypatch.setattr(kept, "FILE_BYTES", whole // 2)

@@ -262,6 +262,7 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)<\\script>\"'\u202e\x1b[3
 @pytest.mark.parametrize(
     "words", soak([(("gemm", "aten::mm"),), (("gemm", "aten::mm", "node0"),)], fast=1)
 )
+@pytest.mark.slow  # a browser
 def test_hostile_names_change_nothing(
     words: tuple[str, ...], chromium: browser.Browser, tmp_path: Path
 ) -> None:
@@ -349,6 +350,7 @@ def fleet(folder: Path, name: str) -> Path:
     return folder / "site" / "hosts.html"
 
 
+@pytest.mark.slow  # a browser
 def test_on_a_phone_figures_of_nights_show_the_last(
     chromium: browser.Browser, tmp_path: Path
 ) -> None:
@@ -370,6 +372,7 @@ NAMED: dict[str, Callable[[Path, str], Path]] = {
 
 
 @pytest.mark.parametrize("made", soak(NAMED, fast=["a launcher's log"]))
+@pytest.mark.slow  # a browser
 def test_hostile_names_change_nothing_in_other_pages(
     made: str, chromium: browser.Browser, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_samples_of_interfaces_are_json_with_their_time(tmp_path: Path) -> None:
         assert all("stats64" in link for link in row["link"])
 
 
+@pytest.mark.slow  # takes the seconds that it is about
 def test_samples_are_taken_for_the_whole_time_however_long_the_rest_took(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     slow = tmp_path / "bin" / "lscpu"  # asked once, before the samples

@@ -154,6 +154,7 @@ def blamed(traces: Path, run: Path) -> set[str]:
         return {f.id for f in made.diagnose(select=BLAMING).findings}
 
 
+@pytest.mark.slow  # another job through the same lines
 def test_among_pods_a_late_rank_is_named_in_a_group_far_from_the_reference(
     late_pods: Path, tmp_path: Path
 ) -> None:

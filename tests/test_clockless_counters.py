@@ -43,6 +43,7 @@ def telemetry(folder: Path, stamp: Callable[[float], str], header: str) -> None:
         (lambda s: f"{START_S + s:.2f}", "time"),
     ],
 )
+@pytest.mark.slow  # another job through the same lines
 def test_the_period_is_found_on_their_own_clock(
     tmp_path: Path, stamp: Callable[[float], str], header: str
 ) -> None:

@@ -443,6 +443,7 @@ def runs_of(root: Path) -> dict[str, str]:
 PATHS = [f"jobs/{number}" for number in range(3)]
 
 
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_many_jobs_brought_in_by_workers_are_those_brought_in_here(
     remote: Cluster, jobs: Path
 ) -> None:
@@ -618,6 +619,7 @@ def test_workers_without_tracekit_are_an_error_at_once(
     assert sorted(r for _, r in other.map(cluster_tasks.doubled, [1, 2])) == [2, 4]  # type: ignore[type-var]
 
 
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_a_scheduler_that_goes_away_ends_the_command(remote: Cluster, tmp_path: Path) -> None:
     """``remote`` is there for its skip alone."""
     where = tmp_path / "scheduler.json"

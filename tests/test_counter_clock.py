@@ -60,6 +60,7 @@ OFFSETS_S = (-45.0, -3.3, 0.0, 0.2, 7.0, 100.0)
         fast=[(0.25, -45.0), (1.0, 0.2)],
     ),
 )
+@pytest.mark.slow  # another job through the same lines
 def test_an_offset_is_found_within_its_error(interval_s: float, offset_s: float) -> None:
     for seed in range(3):
         port, seen, spans = job(seed, offset_s=offset_s, interval_s=interval_s)

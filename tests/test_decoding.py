@@ -21,6 +21,7 @@ def truth(case: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("case", ["healthy", "slow-rank", "pause"])
+@pytest.mark.slow  # another job through the same lines
 def test_a_token_is_the_step_and_takes_what_was_measured(case: str) -> None:
     report = samples.diagnosis(DECODING / case)
     step = report.document.metrics.step_time

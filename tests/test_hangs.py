@@ -255,6 +255,7 @@ def hung(folder: Path, style: str, layout: str = "") -> int:
     return int(rank)
 
 
+@pytest.mark.slow  # another job through the same lines
 def test_calls_without_payloads_are_of_the_one_communicator(tmp_path: Path) -> None:
     rank = hung(tmp_path / "job", "nsys", "ddp")
     report, (finding,) = told(tmp_path / "job")
@@ -264,6 +265,7 @@ def test_calls_without_payloads_are_of_the_one_communicator(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("layout", soak(["tp2", "fsdp", "pp2-m4"], fast=["tp2"]))
+@pytest.mark.slow  # another job through the same lines
 def test_of_several_communicators_without_payloads_no_rank_is_accused(
     tmp_path: Path, layout: str
 ) -> None:
@@ -285,6 +287,7 @@ def test_launches_alone_show_that_devices_stand_still(tmp_path: Path) -> None:
     assert "asked for work on the device that has not ended" in finding.summary
 
 
+@pytest.mark.slow  # another job through the same lines
 def test_beside_traces_that_list_the_group_an_exports_ranges_tell_who_asked(tmp_path: Path) -> None:
     """All ranks' one group stands under two names, which do not compete for its calls."""
     rank = hung(tmp_path / "job", "mixed")

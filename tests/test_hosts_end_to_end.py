@@ -80,6 +80,7 @@ def test_a_quota_of_the_late_host_is_why_it_is_slow(tmp_path: Path, seen: tuple[
         ),
     ],
 )
+@pytest.mark.slow  # another job through the same lines
 def test_otherwise_the_host_is_slow_and_nobody_says_why(
     tmp_path: Path, seen: tuple[int, int], given: list[tuple[str, float, str]]
 ) -> None:

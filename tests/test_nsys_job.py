@@ -256,6 +256,7 @@ def test_a_report_is_exported_by_the_nsys_that_is_named(tmp_path: Path, knows_bl
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hidden", "job.nsys-rep", "nsys", "run"]
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_an_export_of_a_report_stays_in_the_run(tmp_path: Path) -> None:
     """Unreadable at first, exported later, and given again without nsys: one process, two."""
     for count in (1, 2):
@@ -389,6 +390,7 @@ def test_rows_of_a_broken_export_come_with_a_word_of_what_they_lack(
     assert "rank1.sqlite (its header is zeroed: the export was interrupted)" in shown
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_two_exports_of_one_capture_are_one(tmp_path: Path) -> None:
     """Exported again with payloads, as the report asks: the better export counts."""
     asked = ("late-rank", "slow-gpu")

@@ -81,6 +81,7 @@ def untouched(folder: Path, stall_ms: int) -> dict[str, list[str]]:
         [(86_400_123_457_000, 40), (-(10**18), 10), (10**18, 0), (-7_000, 40), (1_000, 10)], fast=1
     ),
 )
+@pytest.mark.slow  # another job through the same lines
 def test_shifting_all_clocks_changes_no_duration_and_no_impact(
     folder: Path, shift_ns: int, stall_ms: int
 ) -> None:

@@ -66,6 +66,7 @@ def is_true(said: dict[str, Any], truth: Truth) -> bool:
 
 
 @pytest.mark.parametrize(("layout", "seed"), SEEDS)
+@pytest.mark.slow  # another job through the same lines
 def test_periods_and_statements_are_right_or_missing(
     layout: str, seed: int, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def write(folder: Path, events: Mapping[int, list[dict[str, Any]]], groups: int 
         (folder / f"rank{r}.json").write_bytes(text)
 
 
+@pytest.mark.slow  # another job through the same lines
 def test_what_a_slow_rank_of_a_ring_costs(tmp_path: Path) -> None:
     cost_ms = ring(tmp_path / "slow", 16) - ring(tmp_path / "healthy", 10)
     with tracekit.open(tmp_path / "slow") as run:

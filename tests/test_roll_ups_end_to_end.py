@@ -138,6 +138,7 @@ def host_copies(gap_us: float, copied: int) -> Callable[[Document], None]:
         fast=1,  # where each condition lies, the rule's own tests say
     ),
 )
+@pytest.mark.slow  # another job through the same lines
 def test_copies_to_the_host(
     tmp_path: Path, healthy: Healthy, gap_us: float, copied: int, is_said: bool
 ) -> None:

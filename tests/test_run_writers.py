@@ -68,6 +68,7 @@ def test_two_writers_of_the_same_files_leave_one_generation(job: Path, run: Path
     assert rows(run) == rows_of_both_at_once(job, run)
 
 
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_two_writers_of_different_files_leave_all_of_them(job: Path, run: Path) -> None:
     manifest = write_together(run, [job / "rank0.json"], [job / "rank1.json"])
     assert manifest.generation == 2
@@ -130,6 +131,7 @@ def test_a_writer_killed_when(moment: str, job: Path, run: Path) -> None:
     assert [p.name for p in (run / "manifests").iterdir()] == ["000001.json"]
 
 
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_a_writer_killed_on_the_second_generation_leaves_the_first(job: Path, run: Path) -> None:
     first = runs.ingest([job / "rank0.json"], run)
     killed = start_python(KILLED, run, job, "the manifest is not yet in place")

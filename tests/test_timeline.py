@@ -175,6 +175,7 @@ def test_findings_are_marked_in_their_steps_and_on_their_rank(job: Path, tmp_pat
     assert drawn(job, tmp_path / "bare.json", findings=False)[0].findings_count == 0
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_the_same_run_gives_the_same_bytes(job: Path, tmp_path: Path) -> None:
     for name in ("a.json.gz", "b.json.gz"):
         drawn(job, tmp_path / name)

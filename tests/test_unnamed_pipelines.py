@@ -162,6 +162,7 @@ def without_words(whole: Path, folder: Path, *, together: bool) -> Path:
 
 
 @pytest.mark.parametrize("together", soak([True, False], fast=[True]))
+@pytest.mark.slow  # another job through the same lines
 def test_send_receives_alone_show_the_stages_and_their_operations(
     together: bool, simulated: tuple[Path, int], tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_what_is_known_is_not_worked_out_again(run: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [1, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_however_many_workers_there_are(run: Path, width: int) -> None:
     want = answered(run)
     assert kept_by(Here(width), run)
@@ -135,6 +136,7 @@ def test_however_many_workers_there_are(run: Path, width: int) -> None:
         pytest.param("link-degraded", 16, "fsdp", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow  # another job through the same lines
 def test_rows_of_other_layouts(tmp_path: Path, fault: str, ranks: int, layout: str) -> None:
     run = simulated(tmp_path, fault, ranks, layout)
     want = answered(run)
@@ -166,6 +168,7 @@ def test_one_communicator_leaves_nothing_to_divide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fail", [0, 7], ids=["ranks", "communicators"])
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_where_a_worker_fails_whoever_asks_works_it_out(
     run: Path, fail: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -102,6 +102,7 @@ def test_wrong_names_cost_no_ingest(
         assert tracekit(*arguments).code == 2, arguments
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_files_of_two_jobs_are_named_as_candidates(
     tracekit: Tracekit, slow: Path, tmp_path: Path
 ) -> None:

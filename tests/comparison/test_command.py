@@ -139,6 +139,7 @@ def test_with_several_runs_of_a_side_nothing_is_assumed(
     assert "each side is one run" not in " ".join(out.split())
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_of_single_runs_the_whole_interval_must_lie_above_the_bar(
     jobs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_bar_that_is_no_share_is_refused(jobs: Path, capsys: pytest.CaptureFix
     assert "hint: --fail-above 3%" in err
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_a_damaged_file_leaves_what_there_is(
     jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,6 +204,7 @@ def test_foreign_names_cannot_move_the_terminal(jobs: Path, tmp_path: Path) -> N
         assert format_ == "text" or "<script>" not in out
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_jobs_of_other_sizes_are_not_compared_rank_by_rank(
     jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def between(rows: Rows, baseline: str, candidate: str) -> Comparison:
 
 
 @pytest.mark.parametrize("name", soak(CAUSES, fast=FIRST[:1]))
+@pytest.mark.slow  # another job through the same lines
 def test_the_fault_is_the_largest_part_and_makes_nine_tenths_of_the_difference(
     compared_run: Rows, name: str
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_command_names_the_fault_and_fails(
     assert 0.9 <= share <= 1.1
 
 
+@pytest.mark.slow  # another job through the same lines
 def test_the_command_passes_a_healthy_job_recorded_twice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

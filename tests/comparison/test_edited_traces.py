@@ -120,6 +120,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 # What was fused: of a recorded pair in test_compiled_pair.
 @pytest.mark.parametrize(("baseline", "candidate", "expected"), soak(CASES, fast=1))
+@pytest.mark.slow  # another job through the same lines
 def test_the_command_tells_what_was_edited_and_nothing_else(
     sides: dict[str, Path],
     tmp_path: Path,

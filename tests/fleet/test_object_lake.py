@@ -488,6 +488,7 @@ def test_a_local_lake_is_a_lake_by_its_uri(job: Path, tmp_path: Path) -> None:
     assert Lake(tmp_path / "lake").names() == ["j"]
 
 
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_workers_hand_shards_and_rows_over_through_the_store(
     bucket: Path, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -532,6 +533,7 @@ def test_what_a_killed_process_left_in_a_store_is_removed_a_day_later(
         assert [p.parent.name for p in bucket.rglob("a.json")] == ["new"]
 
 
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_a_run_that_goes_while_a_night_reads_it_stops_no_other(
     bucket: Path, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

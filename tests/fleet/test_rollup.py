@@ -364,6 +364,7 @@ def test_an_interrupt_that_a_library_made_an_error_of_fails_no_run(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_sigterm_lets_go_of_the_lock(workers: int, tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake")
     write_job(tmp_path / "job", steps_count=2)
@@ -576,6 +577,7 @@ def test_the_command_says_the_night_and_notifies(
     assert call(capsys, "rollup", real, "--workers", 1, "--fail-on", "note")[0] == 0
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_a_run_whose_clock_is_years_ahead_is_no_last_night(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -720,6 +722,7 @@ def test_a_run_says_in_which_racks_its_hosts_are_and_where_its_log_says_time_wen
     assert [r["gpu_hours"] for r in rows] == [2 * r["spent_s"] / 3600 for r in rows]
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_a_port_is_one_however_the_files_of_a_night_spell_its_host(tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake")
     nights = [["node0"], ["node0.example.org"], ["Node0.a.org", "node0.b.org"]]
@@ -833,6 +836,7 @@ def test_what_nobody_was_told_is_new_the_next_night_and_a_site_that_fails_keeps_
     assert len(list(lake.fleet.glob("nights/*.json"))) == 1
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_strict_ends_with_2_where_nobody_was_notified(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow  # another job through the same lines
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
     request = Request("packet-loss", 8, 4, "ddp", steps_count=2, counters="all")
     write(request, tmp_path / "one")

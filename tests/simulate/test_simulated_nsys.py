@@ -211,6 +211,7 @@ def test_every_door_draws_the_same_timeline(
     assert drawn[0] == drawn[1] == drawn[2]
 
 
+@pytest.mark.slow  # another job through the same lines
 def test_an_all_to_all_is_a_group_of_sends_and_receives(folder_of: Folders) -> None:
     options = {"ranks": 4, "layout": "ep4", "steps_count": 3, "decoys": ()}
     rows = []
@@ -228,6 +229,7 @@ def test_an_all_to_all_is_a_group_of_sends_and_receives(folder_of: Folders) -> N
         assert other[2:4] == pytest.approx(one[2:4], abs=16)  # parts are rounded one by one
 
 
+@pytest.mark.slow  # another job through the same lines
 def test_clocks_are_found_to_be_as_wrong_as_they_are(folder_of: Folders) -> None:
     # Many hosts kept by NTP: the network's faults put four GPUs on a host.
     options = {"ranks": 8, "layout": "fsdp", "steps_count": 2, "decoys": ()}

@@ -11,7 +11,8 @@ Row = dict[str, Any]
 SECOND = 10**9
 DAY_S = 86_400
 SUMMARY: Row = {
-    "steps_count": DAY_S, "starts_count": 1, "start_ns": 0, "end_ns": DAY_S * SECOND,
+    "steps_count": DAY_S, "first_step": 1, "last_step": DAY_S, "starts_count": 1, "start_ns": 0,
+    "end_ns": DAY_S * SECOND,
     "is_epoch": False, "mean_ns": 1.0 * SECOND, "p50_ns": 1.0 * SECOND, "epoch_steps_count": None,
     "source_id": 0,
 }  # fmt: skip

@@ -869,6 +869,23 @@ def test_one_line_for_several_tells_the_mean_of_what_they_state(
     assert sum(s["steps_count"] for s in fewer) == 100
 
 
+def test_saves_that_begin_to_take_longer_are_two_periods() -> None:
+    """Of 32 saves every 50 steps, the first 22 take 20 s and the others 140 s."""
+    durs = noisy(1600, ratio=0.01)
+    for save in range(1, 32):
+        durs[50 * save] += 20.0 if save <= 22 else 140.0
+    _, found = told(lines(durs))
+    fast, slow = found
+    assert [e["kind"] for e in found] == ["periodic", "periodic"]
+    assert [(e["period_count"], e["times_count"]) for e in found] == [(50, 22), (50, 9)]
+    assert (fast["first_step"], fast["last_step"]) == (51, 1101)
+    assert (slow["first_step"], slow["last_step"]) == (1151, 1551)
+    assert [e["lost_ns"] for e in found] == pytest.approx([22 * 20e9, 9 * 140e9], rel=0.01)
+    saved = [d + 20.0 if n % 50 == 0 and n else d for n, d in enumerate(noisy(1600, ratio=0.01))]
+    (one,) = told(lines(saved))[1]
+    assert (one["period_count"], one["times_count"]) == (50, 31)
+
+
 def test_many_lines_are_read_in_order_by_however_many_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ class _Kubernetes:
     """``kubectl get pods`` and ``events`` (JSON, YAML, tables), ``kubectl describe pod``."""
 
     name = "kubernetes"
-    version = 1
+    version = 2
 
     def sniff(self, head: bytes, name: str) -> Recognition | None:
         """Recognise a file that holds nothing but such objects."""

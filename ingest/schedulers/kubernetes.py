@@ -66,8 +66,11 @@ _ENDED_FOR = {
 }
 """What a pod ended for, by the reason of its status, of its condition DisruptionTarget or of an
 event. A pod that a terminated node leaves behind has reason Terminated."""
-_NODES = frozenset(("NodeNotReady", "Rebooted", "SystemOOM"))
+_NODES = frozenset(("NodeNotReady", "Rebooted"))
 """Events of nodes, whichever pods were there."""
+_OUT_OF_MEMORY = frozenset(("OOMKilling", "SystemOOM"))
+"""A node's kernel killed a process, as the node problem detector and the kubelet say."""
+_KILLED = re.compile(r"(?:[Kk]illed process |\bpid: )(\d{1,7})\b")
 _INDEX = (
     "training.kubeflow.org/replica-index", "batch.kubernetes.io/job-completion-index",
     "jobset.sigs.k8s.io/job-index", "leaderworkerset.sigs.k8s.io/worker-index",
@@ -235,7 +238,7 @@ def _event(given: Mapping[str, Any], kept: _Kept) -> None:
     is_of_node = _text(given.get("reportingComponent")) in (None, "", "kubelet")
     kept.event(
         None, _word(given.get("reason")), _text(about.get("kind")) or "", _name(about.get("name")),
-        at, count, host if is_of_node else None,
+        at, count, host if is_of_node else None, _text(given.get("message")) or "",
     )  # fmt: skip
 
 
@@ -272,6 +275,7 @@ def _table(numbered: Iterable[tuple[int, str]], kept: _Kept) -> None:
             kept.event(
                 place, _word(row["REASON"]), kind.capitalize(), _name(name), None,
                 int(count) if count.isdecimal() and len(count) < 10 else None, None,
+                row.get("MESSAGE", ""),
             )  # fmt: skip
         elif "STATUS" in row:
             pod = _Pod(place, _name(row.get("NAME")), stated_host(row.get("NODE")))
@@ -340,7 +344,7 @@ def _described(numbered: Iterable[tuple[int, str]], kept: _Kept) -> None:
                     end.end_ns = _printed(value)
         elif section == "Events" and (words := text.split())[:1] in (["Warning"], ["Normal"]):
             kept.event(place, _word(words[1]) if len(words) > 1 else None, "Pod", pod.name, None,
-                       None, None)  # fmt: skip
+                       None, None, text)  # fmt: skip
     if pod is not None:
         kept.pod(pod)
 
@@ -419,17 +423,25 @@ class _Kept:
         at: int | None,
         count: int | None,
         host: str | None,
+        message: str,
     ) -> None:
-        """A warning that says why something did not run, or no longer does."""
+        """A warning that says why something did not run, or no longer does; of its message only
+        which process was killed for want of memory."""
         self._count += 1
         if reason not in _WARNINGS:
             return
-        is_node = kind == "Node" or reason in _NODES
+        is_node = kind == "Node" or reason in _NODES or reason in _OUT_OF_MEMORY
         node = stated_host(name) if kind == "Node" else stated_host(host)
         told = [f"reason={reason}"]
         told += [f"task=pod/{name}"] if name and kind == "Pod" else []
         told += [f"host={node}"] if node and _OBJECT.fullmatch(node) else []
         told += [f"count={count}"] if count is not None else []
+        if reason in _OUT_OF_MEMORY:
+            killed = _KILLED.search(message[:MAX_LINE_BYTES])
+            told += [f"pid={int(killed[1])}"] if killed else []
+            told += ["why=out of memory", f"of={'cgroup' if 'cgroup' in message else 'host'}"]
+            self._add(place, at, "oom-kill", "error", told)
+            return
         why = _ENDED_FOR.get(reason)
         # A node that is not ready may have none of the job's pods; its pods say so themselves.
         if why is not None and not is_node:

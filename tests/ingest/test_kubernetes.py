@@ -218,6 +218,31 @@ def test_a_node_that_is_not_ready_ends_no_job_of_itself() -> None:
     assert [r["code"] for r in rows] == ["pod-event"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "message", "fields"),
+    [
+        ("OOMKilling", f"Memory cgroup out of memory: Killed process 4121 ({SECRET}) total-vm:9kB",
+         {"pid": "4121", "of": "cgroup"}),
+        ("OOMKilling", "Killed process 77 (python) total-vm:9kB", {"pid": "77", "of": "host"}),
+        ("SystemOOM", f"System OOM encountered, victim process: {SECRET}, pid: 5",
+         {"pid": "5", "of": "host"}),
+        ("SystemOOM", "System OOM encountered", {"of": "host"}),
+        ("OOMKilling", "Killed process 123456789 (python)", {"of": "host"}),
+    ],
+)  # fmt: skip
+def test_a_node_s_kernel_killed_a_process(
+    reason: str, message: str, fields: dict[str, str]
+) -> None:
+    _, (row,) = read(listed(event(reason, "Node", "gpu-03", "2024-05-01T12:00:00Z",
+                                  message=message)))  # fmt: skip
+    assert (row["code"], row["time_ns"], row["host"]) == ("oom-kill", NOON_NS, "gpu-03")
+    assert row["why"] == "out of memory"
+    assert {k: row[k] for k in ("pid", "of") if k in row} == fields
+    text = EVENTS.replace("NodeNotReady", f"{reason:12}")
+    (row,) = (r for r in read(text)[1] if r["code"] == "oom-kill")
+    assert (row["place"], row["host"]) == (4, "gpu-01")
+
+
 def test_a_description_says_the_same() -> None:
     _, rows = read(DESCRIBED)
     end = {"code": "pod-ended", "task": "pod/train-worker-3", "replica": "worker-3",

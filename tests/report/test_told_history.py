@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,49 @@ def test_a_slow_stretch_beside_storage_that_is_slow_then_and_at_no_other_time(
     if is_hit:
         assert "In steps 901 to 1,200 of the log the job loses" in document.verdict.sentence
         assert says in document.verdict.sentence
+
+
+@pytest.mark.parametrize(("hours", "is_found"), [(0, True), (0.2, True), (-0.3, False), (9, False)])
+def test_a_log_without_a_zone_is_taken_as_utc_where_it_falls_among_the_counters(
+    tmp_path: Path, hours: float, *, is_found: bool
+) -> None:
+    """Of 76 minutes, four fifths must be common to both."""
+    durs_s = [2.0, 2.02] * 450 + [3.0, 3.2] * 150 + [2.0, 2.02] * 450
+    log_of(tmp_path / "train.log", durs_s, BEGIN + timedelta(hours=hours))
+    _nfsiostat(tmp_path / "host.txt", BEGIN + timedelta(seconds=sum(durs_s)), range(60, 92))
+    report = api.open(tmp_path).diagnose()
+    shown = " ".join(report.to_text().split())
+    assert ("taken as UTC" in shown) is is_found
+    assert ("nothing of it is set beside the job" in shown) is not is_found
+    found = {f.rule for f in report.document.findings}
+    assert ("slow-storage" in found) is (hours == 0)
+    (tmp_path / "job.toml").write_text('[[source]]\npath = "train.log"\ntimezone = "UTC"\n')
+    assert "without a zone" not in api.open(tmp_path).diagnose().to_text()
+
+
+@pytest.mark.parametrize("minutes", [0, 40])
+def test_a_process_that_the_kernel_killed_at_the_last_step_is_why_others_wait(
+    tmp_path: Path, minutes: int
+) -> None:
+    log = log_of(tmp_path / "rank0.log", [3.0, 3.02] * 400, BEGIN, "Z")
+    last = BEGIN + timedelta(seconds=2408)
+    with log.open("a") as file:
+        file.write("[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL("
+                   "SeqNum=88, OpType=ALLREDUCE, NumelIn=100, NumelOut=100, Timeout(ms)=600000) "
+                   "ran for 600012 milliseconds before timing out.\n")  # fmt: skip
+    at = f"{last - timedelta(minutes=minutes):%Y-%m-%dT%H:%M:%SZ}"
+    killed = {
+        "kind": "Event", "reason": "OOMKilling", "firstTimestamp": at, "lastTimestamp": at,
+        "message": "Memory cgroup out of memory: Killed process 4121 (python)",
+        "involvedObject": {"kind": "Node", "name": "gpu-7"},
+    }  # fmt: skip
+    events = {"apiVersion": "v1", "kind": "List", "items": [killed]}
+    (tmp_path / "events.json").write_text(json.dumps(events))
+    document = api.open(tmp_path).diagnose().document
+    by_rule = {f.rule: f for f in document.findings}
+    is_why = minutes == 0
+    assert bool(by_rule["collective-hang"].explained_by) is is_why
+    assert document.verdict.sentence.startswith("The kernel of gpu-7 reports") is is_why
 
 
 def test_a_job_that_was_ended_after_an_hour_without_a_line_stood_still(tmp_path: Path) -> None:

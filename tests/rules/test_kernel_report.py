@@ -19,7 +19,7 @@ def report(code: str, **more: Any) -> dict[str, Any]:
         "host": "h1", "code": code, "device": None, "what": None, "program": None, "pid": None,
         "library": None, "reports_count": 1, "lasted_ns": None, "is_over": None, "was_up": False,
         "longest_ns": None, "time_ns": None, "is_in_window": None, "ranks": None, "source_id": 0,
-        "place": 1, "attempt": None,
+        "place": 1, "attempt": None, "is_epoch": True,
     } | more  # fmt: skip
 
 
@@ -78,6 +78,8 @@ FLAP = report("kernel-link-down", device="ib0", is_over=True, lasted_ns=4 * SECO
          "its CPUs were too hot and slowed down (7 reports)."),
         ([report("oom-kill", pid=77), report("oom-kill", pid=5)], "ended", Severity.MAJOR,
          "the kernel killed processes 5, 77 for want of memory."),
+        ([report("oom-kill")], "ended", Severity.MAJOR,
+         "the kernel killed a process for want of memory."),
         ([report("kernel-crash", pid=9, program="python3", library="libnccl.so.2")], "ended",
          Severity.MAJOR, "python3 (process 9) in libnccl.so.2 crashed."),
     ],
@@ -144,6 +146,40 @@ def test_beside_a_trace_only_what_was_while_the_job_ran_and_on_its_hosts() -> No
         now | {"host": "h9", "ranks": None},
     ):
         assert run(row, job=job) == RuleOutcome()
+
+
+LOG = {"is_epoch": True, "end_ns": 1000 * SECOND, "p50_ns": 3.0 * SECOND, "last_step": 1499,
+       "total_steps_count": None}  # fmt: skip
+KILL = report("oom-kill", pid=77, time_ns=1060 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("row", "log", "is_why"),
+    [
+        (KILL, LOG, True),
+        (KILL | {"time_ns": 940 * SECOND}, LOG, True),
+        (KILL | {"time_ns": 1060 * SECOND + 1}, LOG, False),
+        (KILL | {"time_ns": 1080 * SECOND}, LOG | {"p50_ns": 40.0 * SECOND}, True),
+        (report("kernel-nic-failed", device="m0", time_ns=1000 * SECOND), LOG, True),
+        # The job was done; times of two zones; no time; and what is not grave ends no job.
+        (KILL, LOG | {"total_steps_count": 1499}, False),
+        (KILL, LOG | {"total_steps_count": 1500}, True),
+        (KILL, LOG | {"is_epoch": False}, False),
+        (KILL | {"is_epoch": False}, LOG, False),
+        (KILL | {"time_ns": None}, LOG, False),
+        (KILL, LOG | {"end_ns": None}, False),
+        (FLAP | {"time_ns": 1000 * SECOND}, LOG, False),
+    ],
+)
+def test_what_came_with_the_last_step_of_the_log_ended_the_job(
+    row: dict[str, Any], log: dict[str, Any], *, is_why: bool
+) -> None:
+    (finding,) = run(row, job_step_summary=[log]).findings
+    assert (finding.severity is Severity.CRITICAL) is is_why
+    assert ("at the time of step 1,499, the last of the training log" in finding.summary) is is_why
+    without = run(row).findings[0]
+    assert without.severity is not Severity.CRITICAL
+    assert is_why or without == finding
 
 
 def test_each_host_is_its_own_and_one_without_a_name_is_its_file() -> None:

@@ -29,6 +29,23 @@ def test_it_tells_distance_length_and_sum() -> None:
     assert found.when.start_utc is None
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "says"),
+    [
+        (1001, 68_121, "86 times, 2.39 h"),
+        (1001, 68_119, "86 times, at steps 1,001 to 68,119, 2.39 h"),
+    ],
+)
+def test_which_steps_are_said_where_they_are_not_nearly_all(
+    first: int, last: int, says: str
+) -> None:
+    """Of 86,400 steps four fifths are 69,120, and each stall stands for a distance before it."""
+    row = episode("periodic", 8600, period_count=2000, times_count=86, first_step=first,
+                  last_step=last)  # fmt: skip
+    (found,) = asked("periodic-stall", row).findings
+    assert f"({says} in all" in found.summary
+
+
 def test_what_keeps_to_the_clock_is_told_by_it_and_sought_among_timers() -> None:
     row = episode(
         "periodic", 1200, period_count=1175, times_count=16, clock_period_ns=3600 * SECOND

@@ -100,7 +100,8 @@ CLOCK_SLACK_STEPS = 1.5
 """How far from the same time of day a slow line may begin: a job is started some seconds late, and
 within whichever step is on the way."""
 UNLIKE_RATIO = 4.0
-"""An outlier so many times as long as the periodic ones is no more one of them."""
+"""An outlier so many times as long as the periodic ones, or so many times shorter, is no more one
+of them: saves of 20 s that become saves of 140 s are two kinds."""
 FINE_RATIO = 20.0
 """Ticks of the log's clock in a line's time from which on single lines can be compared."""
 TAIL_QUANTILE = 0.9
@@ -727,7 +728,9 @@ class _Series:
 
         if len(outliers) < least:
             return None
-        outliers = outliers[excess[outliers] < UNLIKE_RATIO * np.median(excess[outliers])]
+        usual = float(np.median(excess[outliers]))
+        is_alike = excess[outliers] < UNLIKE_RATIO * usual
+        outliers = outliers[is_alike & (excess[outliers] > usual / UNLIKE_RATIO)]
         distances = np.diff(self.step[outliers])
         if len(distances) < least - 1:
             return None

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.logged import beside, distance, growth, longer
-from tracekit.wording import plural, seconds, sentence, share, span
+from tracekit.rules.logged import beside, distance, growth, longer, times
+from tracekit.wording import seconds, sentence, share, span
 
 SHOWN_EPISODES = 5
 
@@ -182,7 +182,7 @@ def _episode(row: Row, summary: Row) -> str:
         what = ", at the end of each epoch," if is_epoch else ""
         return (
             f"{distance(row)}{what} one takes {seconds(each)} longer "
-            f"({plural(row['times_count'], 'time')}, {span(lost_s)} in all){beside(row)}"
+            f"({times(row, summary)}, {span(lost_s)} in all){beside(row)}"
         )
     if kind == "drift":
         return growth(row)

@@ -8,7 +8,8 @@ How it shows
     In the host's kernel log (dmesg, journalctl -k, syslog), while the job ran; where no trace says
     when that was, at any time of the log. Corrected errors of PCIe and memory only where there are
     many; a server that did not answer only if it was for long. Kills and crashes where no log of
-    the job tells of a failure itself.
+    the job tells of a failure itself. What came with the last step of a training log that does not
+    reach the job's end ended it, and explains why others wait.
 
 Why it hurts
     A lost link stops every collective through it, a server that does not answer every rank that
@@ -40,6 +41,7 @@ from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, plural, safe, seconds, some
 
 QUERY = "kernel_reports"
+SUMMARY_QUERY = "job_step_summary"
 NEEDS = "kernel logs of the hosts (dmesg -T, journalctl -k)"
 CAPTURE = "journalctl -k -o short-iso --since START   on each host"
 SHOWN_DEVICES = 3
@@ -54,6 +56,14 @@ class KernelReportThresholds(Thresholds):
     min_silence_ns: int = threshold(
         10_000_000_000,
         "that a file server did not answer: servers fail over within seconds by design",
+    )
+    max_from_last_ns: int = threshold(
+        60_000_000_000,
+        "from the training log's last line to a report that ended the job: clocks of machines, and "
+        "what other ranks still print of a step that was done",
+    )
+    max_from_last_ratio: float = threshold(
+        2.0, "usual steps, where these are longer: the step that was on the way is not printed"
     )
 
 
@@ -218,7 +228,8 @@ def _heat(rows: Sequence[Row], limits: KernelReportThresholds) -> _Told | None:
 
 
 def _ended(rows: Sequence[Row], limits: KernelReportThresholds) -> _Told | None:
-    killed = sorted({int(r["pid"]) for r in rows if r["code"] == "oom-kill" and r["pid"]})
+    kills = [r for r in rows if r["code"] == "oom-kill"]
+    killed = sorted({int(r["pid"]) for r in kills if r["pid"]})
     crashed = [r for r in rows if r["code"] == "kernel-crash"]
     words = []
     if killed:
@@ -227,6 +238,8 @@ def _ended(rows: Sequence[Row], limits: KernelReportThresholds) -> _Told | None:
             f"the kernel killed process{'' if len(killed) == 1 else 'es'} {shown} for want of "
             "memory"
         )
+    elif kills:
+        words.append("the kernel killed a process for want of memory")
     if crashed:
         each = [
             f"{safe(str(r['program']))} (process {r['pid']})"
@@ -294,6 +307,7 @@ def evaluate(facts: Facts, limits: KernelReportThresholds) -> RuleOutcome:
             by_host[_machine(facts, row)].append(row)
     has_failures = bool(facts.of("failures"))
     findings = []
+    last = _last(facts, limits)
     for machine, theirs in sorted(by_host.items()):
         for kind in KINDS:
             chosen = [r for r in theirs if str(r["code"]).startswith(kind.codes)]
@@ -301,8 +315,37 @@ def evaluate(facts: Facts, limits: KernelReportThresholds) -> RuleOutcome:
                 continue
             told = kind.judge(chosen, limits)
             if told is not None:
-                findings.append(_finding(facts, machine, kind, told))
+                findings.append(_finding(facts, machine, kind, told, last))
     return RuleOutcome(tuple(findings))
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The last line of a training log that does not reach the job's end."""
+
+    step: int
+    time_ns: int
+    slack_ns: float
+
+    def struck(self, told: _Told) -> Row | None:
+        """The report nearest to it, if it came with it."""
+        near = [r for r in told.rows if r["is_epoch"] and r["time_ns"] is not None]
+        row = min(near, key=self.distance_ns, default=None)
+        is_near = row is not None and self.distance_ns(row) <= self.slack_ns
+        return row if is_near and told.severity is Severity.MAJOR else None
+
+    def distance_ns(self, row: Row) -> int:
+        return abs(int(row["time_ns"]) - self.time_ns)
+
+
+def _last(facts: Facts, limits: KernelReportThresholds) -> _Last | None:
+    row = next(iter(facts.of(SUMMARY_QUERY)), None)
+    if row is None or not row["is_epoch"] or row["end_ns"] is None:
+        return None
+    if row["total_steps_count"] is not None and row["last_step"] >= row["total_steps_count"]:
+        return None
+    steps_ns = limits.max_from_last_ratio * (row["p50_ns"] or 0.0)
+    return _Last(row["last_step"], row["end_ns"], max(limits.max_from_last_ns, steps_ns))
 
 
 def _is_current(facts: Facts, row: Row) -> bool:
@@ -319,21 +362,35 @@ def _machine(facts: Facts, row: Row) -> str:
     return f"the machine of {safe(facts.sources.get(source, f'source {source}'))}"
 
 
-def _finding(facts: Facts, machine: str, kind: _Kind, told: _Told) -> Finding:
+def _finding(facts: Facts, machine: str, kind: _Kind, told: _Told, last: _Last | None) -> Finding:
     hosts = tuple(sorted({safe(str(r["host"])) for r in told.rows if r["host"] is not None}))
     is_known = all(r["is_in_window"] for r in told.rows)
+    row = last.struck(told) if last is not None else None
+    summary = f"The kernel of {machine} reports: {told.words}"
+    evidence = [
+        Evidence.count(
+            "reports", _count(told.rows), None, QUERY, facts.places(told.rows, unit="line ")
+        )
+    ]
+    basis = "the kernel's own word"
+    if last is not None and row is not None:
+        summary += f", at the time of step {last.step:,}, the last of the training log"
+        basis += ", and the log's last step at that time"
+        evidence.append(
+            Evidence.seconds(
+                "between the log's last line and the report", last.distance_ns(row), None,
+                SUMMARY_QUERY,
+            )
+        )  # fmt: skip
+    elif not is_known:
+        basis += "; whether the job ran then is not known"
     return facts.finding(
         Scope(hosts=hosts, devices=told.devices, identity_source="log"),
-        f"The kernel of {machine} reports: {told.words}.",
-        (
-            Evidence.count(
-                "reports", _count(told.rows), None, QUERY, facts.places(told.rows, unit="line ")
-            ),
-        ),
+        f"{summary}.",
+        evidence,
         by=("log",),
-        basis="the kernel's own word"
-        + ("" if is_known else "; whether the job ran then is not known"),
-        least=told.severity,
+        basis=basis,
+        least=Severity.CRITICAL if row is not None else told.severity,
         place=f"{machine.removeprefix('the machine of ')}-{kind.name}",
         owner=kind.owner,
         keys=(),
@@ -351,4 +408,6 @@ RULE = Rule(
     evaluate=evaluate,
     needs=NEEDS,
     topic="what hosts lack",
+    optional={SUMMARY_QUERY: "whether the job's log ends with what a kernel reported"},
+    explains=("a lost member",),
 )

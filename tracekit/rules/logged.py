@@ -20,7 +20,7 @@ from tracekit.findings import (
 from tracekit.rules.base import Facts, Row, Rule
 from tracekit.rules.steps import utc
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import seconds, share, span
+from tracekit.wording import plural, seconds, share, span
 
 NEEDS = "a training log: one line a step, or one for every few"
 NO_LOG = (NEEDS, "give the job's own log, or what its tracker keeps, beside the traces")
@@ -28,6 +28,8 @@ NO_LOG = (NEEDS, "give the job's own log, or what its tracker keeps, beside the 
 log_rule = partial(Rule, topic="the job's history", needs=NEEDS, blames="nobody")
 """A rule over a training log, with what these declare alike: what a job lost and nobody did."""
 DAY_NS = 86_400 * 10**9
+MIN_WHOLE_RATIO = 0.8
+"""Of the log's steps that a period must cover for its sentence not to say which."""
 SUMMARY_QUERY = "job_step_summary"
 EPISODES_QUERY = "slow_episode"
 
@@ -92,6 +94,15 @@ def distance(row: Row) -> str:
         return f"every {row['period_count']:,} steps"
     by_clock = span(row["clock_period_ns"] / 1e9)
     return f"every {by_clock}, about every {row['period_count']:,} steps,"
+
+
+def times(row: Row, summary: Row) -> str:
+    """Of a period: ``18 times``, and at which steps where that is not nearly the whole log."""
+    told = plural(row["times_count"], "time")
+    covered = row["last_step"] - row["first_step"] + row["period_count"]
+    if covered >= MIN_WHOLE_RATIO * (summary["last_step"] - summary["first_step"] + 1):
+        return told
+    return f"{told}, at steps {row['first_step']:,} to {row['last_step']:,}"
 
 
 def growth(row: Row) -> str:

@@ -39,9 +39,10 @@ from tracekit.rules.logged import (
     finding,
     log_of,
     log_rule,
+    times,
 )
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import plural, seconds, sentence, share, span
+from tracekit.wording import seconds, sentence, share, span
 
 
 class PeriodicStallThresholds(Thresholds):
@@ -106,7 +107,7 @@ def evaluate(facts: Facts, limits: PeriodicStallThresholds) -> RuleOutcome:
                 facts,
                 log,
                 f"{sentence(distance(row))}{what} one takes {seconds(each_s)} longer "
-                f"({plural(row['times_count'], 'time')}, {span(lost_ns / 1e9)} in all, "
+                f"({times(row, log.summary)}, {span(lost_ns / 1e9)} in all, "
                 f"{share(ratio)} of the job){beside(row)}.",
                 [row],
                 [

@@ -9,7 +9,7 @@ from tracekit.derive.notes import ASSIGNED_WORDS
 from tracekit.derive.placement.attempts import Group, clusters
 from tracekit.derive.placement.hosts import canonical
 from tracekit.derive.placement.sources import RANK_KINDS, Source, is_overlapping
-from tracekit.derive.placement.timebase import apply_times, time_notes
+from tracekit.derive.placement.timebase import apply_times, assume_utc, time_notes
 from tracekit.errors import AmbiguousInputError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def apply_job(
             if entry.host is not None:
                 source.host, source.host_source = canonical(entry.host), "job_toml"
         apply_times(source, entry)
-    notes += time_notes(sources)
+    notes += assume_utc(sources) + time_notes(sources)
     for matcher, name in ((by_path, "source"), (by_rank_path, "rank")):
         notes += [
             f"job description: [[{name}]] path {e.path!r} matches none of the files"

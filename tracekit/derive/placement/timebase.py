@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
     from tracekit.job import SourceEntry
 
+MIN_COMMON_RATIO = 0.8
+"""Of the shorter of two stretches of time that must be common to both."""
+LOG_KINDS = frozenset({"job_log", "slurm_jobs"})
+"""What a job's containers print, mostly in UTC, and what records it in the same zone."""
 LOCAL = "local"
 TICKS = "ticks"
 ELAPSED = "elapsed"
+_ZONE_OF_ALL = '[[source]] path = "*" and timezone = "UTC", or as "Europe/Berlin"'
 
 
 def apply_times(source: Source, entry: SourceEntry | None) -> None:
@@ -54,6 +59,41 @@ def apply_times(source: Source, entry: SourceEntry | None) -> None:
             source.time_basis = "epoch"
 
 
+def assume_utc(sources: Sequence[Source]) -> list[str]:
+    """Take the job's logs without a zone as UTC where their times then fall among the others'.
+
+    Only beside counters and events: a rank's trace would be put at a wrong step where that is
+    wrong, while what counters show must begin and end with a slow stretch of the log to be its
+    cause. Not where counters are in local time too, which is the log's if any is.
+    """
+    used = [s for s in sources if s.status in USABLE]
+    local = [s for s in used if s.time_basis == LOCAL]
+    others = [s for s in used if s.time_basis == "epoch"]
+    if any(s.kind in RANK_KINDS for s in used) or any(s.kind not in LOG_KINDS for s in local):
+        return []
+    own, other = _hull(local), _hull(others)
+    if own is None or other is None:
+        return []
+    common_ns = min(own[1], other[1]) - max(own[0], other[0])
+    shorter_ns = min(own[1] - own[0], other[1] - other[0])
+    if common_ns < MIN_COMMON_RATIO * shorter_ns:
+        return []
+    for source in local:
+        source.time_basis = "epoch"
+    more = f" and {len(local) - 1} more have" if len(local) > 1 else " has"
+    return [
+        f"{local[0].path}{more} local times without a zone: taken as UTC, as which they fall among "
+        f"those of the other files; if they are not, say whose in job.toml: {_ZONE_OF_ALL}"
+    ]
+
+
+def _hull(sources: Sequence[Source]) -> tuple[int, int] | None:
+    """From the first time of these to the last; None where they state none."""
+    spans = [(s.start_ns, s.end_ns) for s in sources]
+    known = [(a, b) for a, b in spans if a is not None and b is not None]
+    return (min(a for a, _ in known), max(b for _, b in known)) if known else None
+
+
 def time_notes(sources: Sequence[Source]) -> list[str]:
     """What a reader must know of files whose times could not be placed."""
     lost: dict[str, list[str]] = {}
@@ -72,10 +112,7 @@ def time_notes(sources: Sequence[Source]) -> list[str]:
         who = f"{paths[0]}{more} {verbs[len(paths) > 1]}"
         advice = f"say {keys} in job.toml ([[source]] path, {keys})"
         if basis == LOCAL:
-            advice = (
-                'say whose in job.toml beside it: [[source]] path = "*" and timezone = "UTC", '
-                'or as "Europe/Berlin"'
-            )
+            advice = f"say whose in job.toml beside it: {_ZONE_OF_ALL}"
         beside = "nothing of it is set beside the job"
         if basis == LOCAL and len(paths) > 1 and not any(s.kind in RANK_KINDS for s in sources):
             beside = "set beside each other as if all were of one zone"

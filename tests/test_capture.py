@@ -84,6 +84,7 @@ def test_it_runs_where_nothing_is_installed(tmp_path: Path) -> None:
     assert not [p for p in host.iterdir() if p.stat().st_size == 0]
 
 
+@pytest.mark.slow  # takes the second that it samples
 def test_samples_of_interfaces_are_json_with_their_time(tmp_path: Path) -> None:
     if shutil.which("ip") is None:
         pytest.skip("there is no ip command")

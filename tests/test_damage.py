@@ -118,7 +118,7 @@ def test_a_new_ingest_into_a_damaged_run_says_so(whole: Path, tmp_path: Path) ->
         runs.ingest([tmp_path / "more" / "rank0.json"], run)
 
 
-@pytest.mark.parametrize("limit", [damage.VERIFY_BYTES, 0])
+@pytest.mark.parametrize("limit", soak([damage.VERIFY_BYTES, 0], fast=1))
 def test_the_cache_heals_itself(
     tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

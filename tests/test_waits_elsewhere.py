@@ -112,6 +112,7 @@ def test_what_is_kept_is_what_query_and_diagnose_tell(run: Path) -> None:
         assert opened.diagnose().to_json() == said
 
 
+@pytest.mark.slow  # several processes; one of each kind stays
 def test_what_is_known_is_not_worked_out_again(run: Path) -> None:
     assert kept_by(Here(), run)
     again = Here()

@@ -185,7 +185,7 @@ def shown(capsys: pytest.CaptureFixture[str], words: Words) -> set[str]:
 
 @pytest.mark.parametrize(
     "name",
-    soak(INPUTS, fast=["a description and thresholds", "a launcher's log", "unprintable names"]),
+    soak(INPUTS, fast=["a description and thresholds", "unprintable names"]),
 )
 def test_commands_of_a_report_run_as_they_are_pasted(
     name: str,

@@ -285,6 +285,7 @@ def test_sql_comes_from_an_argument_a_file_or_stdin(
         assert tracekit("sql", run, *arguments, "--format", "csv").out == "n\n7\n", arguments
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_names_from_files_cannot_steer_the_terminal(tracekit: Tracekit, tmp_path: Path) -> None:
     document = make_trace(0, world_size=1)
     document["traceEvents"][5]["name"] = "\x1b[2J\x1b]0;owned\x07\u202eevil"

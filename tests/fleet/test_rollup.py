@@ -687,6 +687,7 @@ FABRIC = (
 )
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_a_run_says_in_which_racks_its_hosts_are_and_where_its_log_says_time_went(
     tmp_path: Path,
 ) -> None:
@@ -878,6 +879,7 @@ def test_kill_9_leaves_nothing_that_counts(fleet: Fleet, tmp_path: Path) -> None
     assert tables(tmp_path) == tables(tmp_path / "whole")
 
 
+@pytest.mark.slow  # whole commands, of which others take the same way
 def test_a_process_that_is_killed_is_named_and_the_others_are_done(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ def episode(kind: str, lost_s: float, **more: Any) -> Row:
         "times_count": None, "clock_period_ns": None, "per_day_ratio": None, "repeated_count": None,
         "evaluations_count": None, "checkpoints_count": None, "collections_count": None,
         "inputs_count": None,
-        "epochs_count": None,
+        "epochs_count": None, "ended_for": None,
     } | more  # fmt: skip
 
 

@@ -94,6 +94,31 @@ def test_a_file_a_rank_is_one_history_and_files_of_restarts_are_one_after_the_ot
     assert restart["lost_ns"] == 971 * SECOND + 9 * SECOND
 
 
+@pytest.mark.parametrize(
+    ("source", "place", "why"),
+    [
+        (0, 31, "node failure"),  # behind the last step of the start before
+        (0, 10, None),  # the job went on
+        (0, 75, None),  # behind the next start
+        (7, 31, None),  # another file's
+    ],
+)
+def test_a_restart_says_what_its_scheduler_ended_the_start_before_it_for(
+    source: int, place: int, why: str | None
+) -> None:
+    later = [r | {"place": 40 + n} for n, r in enumerate(lines([1.0] * 30, first=21, at=2000.0))]
+    event = {
+        "source_id": source, "place": place, "code": "job-cancelled",
+        "fields": ["host=n1", "why=node failure"],
+    }  # fmt: skip
+    for last in (later, [r | {"source_id": 3, "place": r["place"] - 39} for r in later]):
+        con = database({"job_step": [*lines([1.0] * 30), *last], "log_event": [event]})
+        (restart,) = history(con, {0, 3}, {})[1]
+        # In a file of its own whatever stands behind the first start is of that.
+        is_apart = last is not later and source == 0 and place > 30
+        assert restart.get("ended_for") == ("node failure" if is_apart else why)
+
+
 def test_bars_are_the_training_s_and_not_the_evaluation_s() -> None:
     def bar(step: int, total: int, elapsed: int) -> Row:
         return {

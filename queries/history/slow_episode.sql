@@ -28,6 +28,8 @@
 -- column: inputs_count BIGINT : Slow lines in which a rank waited for input half of the time or
 --     more, as its log states.
 -- column: epochs_count BIGINT : The same of ends and beginnings of epochs.
+-- column: ended_for VARCHAR : Of a restart: what its scheduler ended the start before it for, such
+--     as node failure or preempted, by a line of its log; null: no line says.
 SELECT
     kind,
     first_step,
@@ -46,6 +48,7 @@ SELECT
     checkpoints_count,
     collections_count,
     inputs_count,
-    epochs_count
+    epochs_count,
+    ended_for
 FROM job_episode
 ORDER BY first_step, kind, last_step;

@@ -47,6 +47,16 @@ def test_young_s_interval_follows_from_save_time_and_failures() -> None:
     assert "sqrt" not in without.remedy[0]
 
 
+def test_it_says_what_schedulers_ended_the_starts_before_for() -> None:
+    row = episode("restart", 1000, repeated_count=0)
+    (silent,) = asked("restart-loss", row).findings
+    (one,) = asked("restart-loss", row | {"ended_for": "node failure"}).findings
+    assert one.summary == f"{silent.summary} By the log it came after a node failure."
+    why = ("preempted", "time limit", "preempted", None)
+    (many,) = asked("restart-loss", *(row | {"ended_for": w} for w in why)).findings
+    assert many.summary.endswith(" By the log 2 after a preemption and 1 after its time limit.")
+
+
 def test_a_healthy_log_is_fine_and_none_is_lacking() -> None:
     healthy = asked("restart-loss")
     assert (healthy.findings, healthy.not_checked) == ((), ())

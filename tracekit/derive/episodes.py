@@ -134,10 +134,15 @@ class Lines:
     """Whether the job's last step is reached."""
 
 
-def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list[dict[str, Any]]:
+def episodes(
+    lines: Lines,
+    phases_of: Mapping[str, Bools] | None = None,
+    ended_for: Mapping[tuple[int, int], str] | None = None,
+) -> list[dict[str, Any]]:
     """Rows of ``job_episode``, by kind and step.
 
-    ``phases_of`` says for each line, by the column's name, what is logged before it.
+    ``phases_of`` says for each line, by the column's name, what is logged before it, ``ended_for``
+    by source and place of a start's first line what the start before it was ended for.
     """
     import numpy as np
 
@@ -149,7 +154,7 @@ def episodes(lines: Lines, phases_of: Mapping[str, Bools] | None = None) -> list
             name: _since(is_before, is_still) for name, is_before in (phases_of or {}).items()
         }
     usual = float(np.nanmedian(lines.dur)) if np.isfinite(lines.dur).any() else np.nan
-    rows = _restarts(lines, usual)
+    rows = _restarts(lines, usual, ended_for or {})
     warm = np.zeros(len(lines.step), bool)
     for begin in np.flatnonzero(lines.is_first):
         warm[begin : begin + WARM_LINES] = True
@@ -201,7 +206,9 @@ def _since(is_before: Bools, is_still: Bools) -> Bools:
     return np.diff(count, prepend=0) > 0
 
 
-def _restarts(lines: Lines, usual: float) -> list[dict[str, Any]]:
+def _restarts(
+    lines: Lines, usual: float, ended_for: Mapping[tuple[int, int], str]
+) -> list[dict[str, Any]]:
     import numpy as np
 
     rows = []
@@ -213,6 +220,7 @@ def _restarts(lines: Lines, usual: float) -> list[dict[str, Any]]:
         ends = int(lines.end[at - 1]), int(lines.end[at])
         gap = ends[1] - ends[0] if min(ends) >= 0 else 0
         lost = max(0.0, gap + (repeated - 1) * usual) if np.isfinite(usual) else None
+        why = ended_for.get((int(lines.source[at]), int(lines.place[at])))
         rows.append(
             _row(
                 "restart",
@@ -223,6 +231,7 @@ def _restarts(lines: Lines, usual: float) -> list[dict[str, Any]]:
                 usual_ns=usual,
                 repeated_count=repeated,
             )
+            | ({"ended_for": why} if why else {})
         )
     return rows
 

@@ -70,7 +70,11 @@ def history(
     lines = _joined(logs)
     if lines is None:
         return arrow("logged_step", []), []
-    rows = episodes(lines, phases.of_lines(con, lines.source, lines.place, lines.dur))
+    rows = episodes(
+        lines,
+        phases.of_lines(con, lines.source, lines.place, lines.dur),
+        phases.ended_for(con, lines.source, lines.place, lines.is_first),
+    )
     last = int(lines.source[-1]), int(lines.place[-1])
     silent_ns, until = _silent_ns(con, *last) or (_ended_elsewhere_ns(con, *last), None)
     if silent_ns is not None:

@@ -67,6 +67,36 @@ def of_lines(
     return phases
 
 
+def ended_for(
+    con: duckdb.DuckDBPyConnection, source: Ints, place: Ints, is_first: Bools
+) -> dict[tuple[int, int], str]:
+    """By source and place of a start's first line: what a scheduler ended the start before it for,
+    as a line between the two says, or one behind that start in its own file."""
+    import numpy as np
+
+    rows = con.execute(
+        "SELECT source_id, place, fields FROM log_event WHERE code = 'job-cancelled' "
+        "ORDER BY source_id, place"
+    ).fetchall()
+    told = [
+        (source_id, at, field.removeprefix("why="))
+        for source_id, at, fields in rows
+        for field in fields or ()
+        if field.startswith("why=")
+    ]
+    found = {}
+    for at in np.flatnonzero(is_first)[1:] if told else ():
+        (before, last), (own, first) = (
+            (int(source[n]), int(place[n])) for n in (int(at) - 1, int(at))
+        )
+        why = next(
+            (w for s, p, w in told if s == before and p > last and (s != own or p < first)), None
+        )
+        if why is not None:
+            found[own, first] = why
+    return found
+
+
 def behind(
     con: duckdb.DuckDBPyConnection, source_id: int, place: int, until: int | None
 ) -> dict[str, int]:

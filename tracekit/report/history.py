@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.logged import beside, distance, growth, longer, times
+from tracekit.rules.logged import beside, distance, ended_for, growth, longer, times
 from tracekit.wording import seconds, sentence, share, span
 
 SHOWN_EPISODES = 5
@@ -190,7 +190,10 @@ def _episode(row: Row, summary: Row) -> str:
         told = f"behind step {row['last_step']:,}{at} nothing was printed for {span(lost_s)}"
         return told + beside(row)
     again = f", {row['repeated_count']:,} steps done again" if row["repeated_count"] else ""
-    return f"the job restarted at step {row['first_step']:,}{at}{again} ({span(lost_s)} lost)"
+    after = f" after {why}" if (why := ended_for(row)) is not None else ""
+    return (
+        f"the job restarted at step {row['first_step']:,}{at}{after}{again} ({span(lost_s)} lost)"
+    )
 
 
 def _at(row: Row, summary: Row) -> str:

@@ -20,7 +20,7 @@ from tracekit.findings import (
 from tracekit.rules.base import Facts, Row, Rule
 from tracekit.rules.steps import utc
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import plural, seconds, share, span
+from tracekit.wording import plural, safe, seconds, share, span
 
 NEEDS = "a training log: one line a step, or one for every few"
 NO_LOG = (NEEDS, "give the job's own log, or what its tracker keeps, beside the traces")
@@ -103,6 +103,20 @@ def times(row: Row, summary: Row) -> str:
     if covered >= MIN_WHOLE_RATIO * (summary["last_step"] - summary["first_step"] + 1):
         return told
     return f"{told}, at steps {row['first_step']:,} to {row['last_step']:,}"
+
+
+_ENDED_FOR = {
+    "time limit": "its time limit", "deadline": "its deadline", "cancelled": "its cancellation",
+    "preempted": "a preemption", "evicted": "an eviction", "node failure": "a node failure",
+    "out of memory": "a want of memory",
+}  # fmt: skip
+
+
+def ended_for(row: Row) -> str | None:
+    """Of a restart: what the start before it ended with, by the scheduler's word: ``a node
+    failure``."""
+    why = row["ended_for"]
+    return None if why is None else _ENDED_FOR.get(why, safe(why))
 
 
 def growth(row: Row) -> str:

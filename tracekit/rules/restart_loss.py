@@ -28,6 +28,7 @@ Source
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
@@ -39,12 +40,13 @@ from tracekit.rules.logged import (
     NO_LOG,
     SUMMARY_QUERY,
     Log,
+    ended_for,
     finding,
     log_of,
     log_rule,
 )
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import plural, safe, share, span
+from tracekit.wording import listed, plural, safe, share, span
 
 PODS = "pod_restarts"
 
@@ -105,7 +107,7 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
                 facts,
                 log,
                 f"{plural(len(rows), 'restart')} cost {span(lost_ns / 1e9)}, {share(ratio)} of the "
-                f"job: {', '.join(told)}.{counted}",
+                f"job: {', '.join(told)}.{_ended(rows)}{counted}",
                 rows,
                 evidence,
                 lost_ns=lost_ns,
@@ -115,6 +117,17 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
             ),
         )
     )
+
+
+def _ended(rows: Sequence[Row]) -> str:
+    """What schedulers ended the starts before for, as their lines in the log say."""
+    counts = Counter(why for row in rows if (why := ended_for(row)) is not None)
+    if not counts:
+        return ""
+    if len(rows) == 1:
+        return f" By the log it came after {next(iter(counts))}."
+    each = [f"{count} after {why}" for why, count in counts.most_common()]
+    return f" By the log {listed(each)}."
 
 
 def _of_pods(facts: Facts, limits: RestartLossThresholds, pods: Sequence[Row]) -> Finding:

@@ -115,5 +115,10 @@ TABLES = (
             "states; null as above.",
         ),
         col("epochs_count", "BIGINT", "The same of the end or the beginning of an epoch."),
+        col(
+            "ended_for",
+            "VARCHAR",
+            "Of a restart: what its scheduler ended the start before it for, by a line of its log.",
+        ),
     ),
 )

@@ -66,6 +66,37 @@ def test_what_a_port_counts_while_the_log_is_slow_costs_what_the_log_lost(
 
 
 @pytest.mark.parametrize(
+    ("dropped", "other", "last_s", "is_proved", "fires"),
+    [
+        (10.0, 0.0, 2000, True, True),
+        (10.0, 0.99, 2000, True, True),
+        (10.0, 1.01, 2000, True, False),  # another port lost a tenth as much
+        (9.0, 0.0, 2000, True, False),
+        (10.0, 0.0, 2251, True, False),  # less than four fifths of both times
+        (10.0, 0.0, 2000, False, False),
+    ],
+)
+def test_few_drops_of_many_packets_count_where_just_then_the_log_is_slow(
+    dropped: float, other: float, last_s: int, is_proved: bool, fires: bool
+) -> None:
+    times = {
+        "first_grown_ns": 1000 * SECOND, "last_grown_ns": last_s * SECOND,
+        "is_from_documentation": not is_proved,
+    }  # fmt: skip
+    rows = fabric({"p1": dropped, "p2": other}, **times)
+    rows = [r | {"growth": 5e8} if r["counter"].endswith("_packets") and "dropped"
+            not in r["counter"] else r for r in rows]  # fmt: skip
+    slow = episode(
+        "slow", 1730, first_step=1000, last_step=2000, start_ns=1000 * SECOND,
+        end_ns=2000 * SECOND, dur_ns=1.2 * SECOND,
+    )  # fmt: skip
+    given = {"port_counters": rows, "job_step_summary": [SUMMARY], "slow_episode": [slow]}
+    found = rule("packet-loss").run(Facts(rows=given)).findings
+    assert [f.impact.s_per_step for f in found] == ([1730] if fires else [])
+    assert not rule("packet-loss").run(Facts(rows={**given, "slow_episode": []})).findings
+
+
+@pytest.mark.parametrize(
     ("dropped", "others", "stuck_ms", "fires"),
     [
         (150.0, 0.0, 210, True),

@@ -182,6 +182,19 @@ class HistoryThresholds(Thresholds):
     )
 
 
+def stretch_in(
+    facts: Facts, times: Iterable[tuple[int | None, int | None]], limits: HistoryThresholds
+) -> Row | None:
+    """Without traces: the slow stretch that began and ended with all that lies between these
+    times."""
+    log = log_of(facts)
+    known = [(first, last) for first, last in times if first is not None and last is not None]
+    if log is None or facts.ranks or not known:
+        return None
+    first_ns, last_ns = min(first for first, _ in known), max(last for _, last in known)
+    return stretch_of(log, first_ns, last_ns, limits.min_same_time_ratio)
+
+
 def in_history(
     facts: Facts,
     finding: Finding,
@@ -194,13 +207,8 @@ def in_history(
 
     ``times``: from when to when they tell of it, ns; ``witness``: whose counters they are.
     """
-    log = log_of(facts)
-    known = [(first, last) for first, last in times if first is not None and last is not None]
-    if log is None or facts.ranks or not known:
-        return finding
-    first_ns, last_ns = min(first for first, _ in known), max(last for _, last in known)
-    row = stretch_of(log, first_ns, last_ns, limits.min_same_time_ratio)
-    if row is None:
+    log, row = log_of(facts), stretch_in(facts, times, limits)
+    if log is None or row is None:
         return finding
     impact = price_of(facts, log, float(row["lost_ns"] or 0))
     measured = severity_of(impact.step_ratio)

@@ -74,7 +74,11 @@ def evaluate(facts: Facts, limits: PacketLossThresholds) -> RuleOutcome:
         loss
         for loss in every
         if loss.dropped >= limits.min_drops_count
-        and (loss.ratio >= limits.min_loss_ratio or _is_costly(facts, loss, every, limits))
+        and (
+            loss.ratio >= limits.min_loss_ratio
+            or _is_costly(facts, loss, every, limits)
+            or _is_of_stretch(facts, loss, every, limits)
+        )
     ]
     if not bad:
         return RuleOutcome()
@@ -115,6 +119,18 @@ def _is_costly(
         return False
     least_ns = limits.min_witness_ratio * facts.steps.step_ns
     return least_ns > 0 and transfers.stuck_ns(facts, at.owners(loss.port)) >= least_ns
+
+
+def _is_of_stretch(
+    facts: Facts, loss: _Loss, every: Sequence[_Loss], limits: PacketLossThresholds
+) -> bool:
+    """Few of all packets of days, but in just the stretch in which the training log is slow, and
+    no other port lost as much: of that stretch's packets nobody knows the number."""
+    others = [other.ratio for other in every if other.port.link != loss.port.link]
+    if loss.ratio < limits.min_ahead_ratio * max(others, default=0.0):
+        return False
+    rows = [r for r in loss.port.of(at.DROPPED, loss.direction) if r["growth"]]
+    return at.stretch_of(facts, rows, limits) is not None
 
 
 def _stands_out(loss: _Loss, worst: dict[str, float], limits: PacketLossThresholds) -> bool:

@@ -464,8 +464,16 @@ def in_history(
     growth of these rows of ``port_counters``, whose format a real sample proved."""
     if unproved(rows):
         return finding
-    times = [(row.get("first_grown_ns"), row.get("last_grown_ns")) for row in rows]
-    return logged.in_history(facts, finding, times, limits, "the port's own counters")
+    return logged.in_history(facts, finding, _grown(rows), limits, "the port's own counters")
+
+
+def stretch_of(facts: Facts, rows: Sequence[Row], limits: logged.HistoryThresholds) -> Row | None:
+    """That stretch; None with traces, or where no such stretch is one of these rows' growth."""
+    return None if unproved(rows) else logged.stretch_in(facts, _grown(rows), limits)
+
+
+def _grown(rows: Sequence[Row]) -> list[tuple[int | None, int | None]]:
+    return [(row.get("first_grown_ns"), row.get("last_grown_ns")) for row in rows]
 
 
 def views(ports: Iterable[Port]) -> list[list[Port]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tracekit.derive.placement.sources import Source
-from tracekit.derive.placement.timebase import assume_utc
+from tracekit.derive.placement.timebase import assume_utc, time_notes
 
 HOUR_NS = 3600 * 10**9
 BEGIN_NS = 1_770_000_000 * 10**9
@@ -60,4 +60,8 @@ def test_a_log_is_taken_as_utc_where_its_times_then_fall_among_the_others(
     assert {s.time_basis == "epoch" for s in logs if s.path != "a.log"} == {is_utc}
     assert [s.time_basis for s in sources if s.path == "sar.json"] in ([], ["local"])
     assert len(notes) == is_utc
+    told = time_notes(sources)
+    is_due = any(s.time_basis == "local" for s in sources) and len(sources) > 1
+    assert [n for n in told if "without a zone" in n] == told[:is_due]
+    assert bool(told) is is_due
     assert all("taken as UTC" in note and "job.toml" in note for note in notes)

@@ -95,10 +95,14 @@ def _hull(sources: Sequence[Source]) -> tuple[int, int] | None:
 
 
 def time_notes(sources: Sequence[Source]) -> list[str]:
-    """What a reader must know of files whose times could not be placed."""
+    """What a reader must know of files whose times could not be placed. Of a log alone nothing: no
+    other file is set beside it."""
+    used = [source for source in sources if source.status in USABLE]
+    if len(used) == 1 and used[0].kind in LOG_KINDS:
+        return []
     lost: dict[str, list[str]] = {}
-    for source in sources:
-        if source.status in USABLE and source.time_basis in (LOCAL, TICKS, ELAPSED):
+    for source in used:
+        if source.time_basis in (LOCAL, TICKS, ELAPSED):
             lost.setdefault(source.time_basis, []).append(source.path)
     words = {
         LOCAL: (("has", "have"), "local times without a zone", "timezone"),

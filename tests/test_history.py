@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -892,6 +893,43 @@ def test_one_line_for_several_tells_the_mean_of_what_they_state(
     assert of[9] == (4, 2 * SECOND)
     assert of[13][1] == round(5 / 3 * SECOND) - 1  # one says nothing
     assert sum(s["steps_count"] for s in fewer) == 100
+
+
+SUNDAY = datetime(2026, 3, 29, 2, tzinfo=UTC)
+"""When a clock of Berlin goes on at 3."""
+
+
+@pytest.mark.parametrize(
+    ("leap", "leaps_s", "basis", "is_stall"),
+    [
+        (SUNDAY, 3600, "local", False),
+        (SUNDAY, 3601.9, "local", False),
+        (SUNDAY, 3602.1, "local", True),
+        (SUNDAY, 3597.9, "local", True),
+        (SUNDAY, 3600, "epoch", True),
+        (SUNDAY + timedelta(minutes=20), 3600, "local", True),
+        (SUNDAY - timedelta(days=1), 3600, "local", True),
+        (SUNDAY + timedelta(days=91), 3600, "local", True),
+        (SUNDAY - timedelta(hours=10), 3600, "local", False),  # Sydney's, in UTC
+    ],
+)
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_the_hour_that_local_time_leaps_in_spring_is_no_stall(
+    leap: datetime, leaps_s: float, basis: str, *, is_stall: bool, is_stated: bool
+) -> None:
+    rows = lines([1.0] * 2000, at=leap.timestamp() - 1000.5)
+    for row in rows:
+        if row["step"] > 1000:
+            row["time_ns"] += round(leaps_s * SECOND)
+        if not is_stated:
+            del row["dur_ns"]
+    given = {"job_step": rows, "source": [{"source_id": 0, "time_basis": basis}]}
+    notes: list[str] = []
+    steps, found = history(database(given), {0}, {}, notes)
+    assert [(e["kind"], e["last_step"]) for e in found] == ([("stall", 1001)] if is_stall else [])
+    assert [n for n in notes if "leaps an hour at step 1,001," in n] == notes
+    assert bool(notes) is not is_stall
+    assert max(s["wall_ns"] or 0 for s in steps.to_pylist()) > 3000 * SECOND or not is_stall
 
 
 def test_saves_that_begin_to_take_longer_are_two_periods() -> None:

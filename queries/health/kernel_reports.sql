@@ -29,7 +29,6 @@
 -- column: source_id INTEGER : File.
 -- column: place BIGINT : Its first line.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
--- column: is_epoch BOOLEAN : Whether its time is UTC, and not some zone's or the machine's.
 WITH
     windows AS (
         SELECT attempt, start_ns - $slack_ns AS start_ns, end_ns + $slack_ns AS end_ns
@@ -93,8 +92,7 @@ SELECT
     ranks_by_host.ranks,
     told.source_id,
     told.place,
-    windows.attempt,
-    coalesce(clock.basis = 'epoch', false) AS is_epoch
+    windows.attempt
 FROM told
 CROSS JOIN windows
 LEFT JOIN clock USING (clock_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from logged_rules import episode
 
 from tracekit.findings import Severity
 from tracekit.rules import Facts, RuleOutcome, rule
@@ -19,7 +20,7 @@ def report(code: str, **more: Any) -> dict[str, Any]:
         "host": "h1", "code": code, "device": None, "what": None, "program": None, "pid": None,
         "library": None, "reports_count": 1, "lasted_ns": None, "is_over": None, "was_up": False,
         "longest_ns": None, "time_ns": None, "is_in_window": None, "ranks": None, "source_id": 0,
-        "place": 1, "attempt": None, "is_epoch": True,
+        "place": 1, "attempt": None,
     } | more  # fmt: skip
 
 
@@ -148,8 +149,10 @@ def test_beside_a_trace_only_what_was_while_the_job_ran_and_on_its_hosts() -> No
         assert run(row, job=job) == RuleOutcome()
 
 
-LOG = {"is_epoch": True, "end_ns": 1000 * SECOND, "p50_ns": 3.0 * SECOND, "last_step": 1499,
-       "total_steps_count": None}  # fmt: skip
+LOG = {
+    "start_ns": 0, "steps_count": 1499, "mean_ns": 3.0 * SECOND, "end_ns": 1000 * SECOND,
+    "p50_ns": 3.0 * SECOND, "last_step": 1499, "total_steps_count": None,
+}  # fmt: skip
 KILL = report("oom-kill", pid=77, time_ns=1060 * SECOND)
 
 
@@ -161,11 +164,9 @@ KILL = report("oom-kill", pid=77, time_ns=1060 * SECOND)
         (KILL | {"time_ns": 1060 * SECOND + 1}, LOG, False),
         (KILL | {"time_ns": 1080 * SECOND}, LOG | {"p50_ns": 40.0 * SECOND}, True),
         (report("kernel-nic-failed", device="m0", time_ns=1000 * SECOND), LOG, True),
-        # The job was done; times of two zones; no time; and what is not grave ends no job.
+        # The job was done; no time; and what is not grave ends no job.
         (KILL, LOG | {"total_steps_count": 1499}, False),
         (KILL, LOG | {"total_steps_count": 1500}, True),
-        (KILL, LOG | {"is_epoch": False}, False),
-        (KILL | {"is_epoch": False}, LOG, False),
         (KILL | {"time_ns": None}, LOG, False),
         (KILL, LOG | {"end_ns": None}, False),
         (FLAP | {"time_ns": 1000 * SECOND}, LOG, False),
@@ -180,6 +181,42 @@ def test_what_came_with_the_last_step_of_the_log_ended_the_job(
     without = run(row).findings[0]
     assert without.severity is not Severity.CRITICAL
     assert is_why or without == finding
+
+
+STALL = episode("stall", 95, first_step=700, last_step=700, start_ns=500 * SECOND,
+                end_ns=600 * SECOND)  # fmt: skip
+DOWN = FLAP | {"time_ns": 590 * SECOND, "lasted_ns": 4 * SECOND}
+
+
+@pytest.mark.parametrize(
+    ("rows", "stalls", "lost_s"),
+    [
+        ([DOWN], [STALL], 95),
+        ([DOWN | {"time_ns": 600 * SECOND}], [STALL], 95),
+        ([DOWN | {"time_ns": 600 * SECOND + 1}], [STALL], None),
+        ([DOWN | {"time_ns": 496 * SECOND}], [STALL], 95),
+        ([DOWN | {"time_ns": 496 * SECOND - 1}], [STALL], None),
+        # As often at other times, and more often.
+        ([DOWN, DOWN | {"time_ns": 90 * SECOND}], [STALL], 95),
+        ([DOWN, DOWN | {"time_ns": 90 * SECOND}, DOWN | {"time_ns": 91 * SECOND}], [STALL], None),
+        ([DOWN], [STALL, STALL | {"start_ns": 592 * SECOND}], 190),
+        ([DOWN], [STALL | {"start_ns": None, "end_ns": None}], None),
+        ([DOWN], [STALL | {"kind": "slow"}], None),
+        ([DOWN | {"time_ns": None}], [STALL], None),
+        ([report("kernel-heat", time_ns=590 * SECOND)], [STALL], None),
+    ],
+)
+def test_what_is_reported_in_stalls_of_the_log_costs_what_these_lost(
+    rows: list[dict[str, Any]], stalls: list[dict[str, Any]], lost_s: int | None
+) -> None:
+    log = LOG | {"end_ns": 4000 * SECOND}
+    (finding,) = run(*rows, job_step_summary=[log], slow_episode=stalls).findings
+    assert finding.impact.s_per_step == lost_s
+    assert ("Just then the job stalled at step 700" in finding.summary) is (lost_s is not None)
+    job = JobFacts(hosts={0: "h1"}, rank_sources={0: "env"})
+    traced = [r | {"is_in_window": True, "ranks": [0]} for r in rows]
+    outcome = run(*traced, job=job, job_step_summary=[log], slow_episode=stalls)
+    assert all(f.impact.s_per_step is None for f in outcome.findings)
 
 
 def test_each_host_is_its_own_and_one_without_a_name_is_its_file() -> None:

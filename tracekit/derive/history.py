@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,12 @@ JITTER_STEPS = 2
 """How far ranks that print into one file may be apart: a number that falls by more is a restart."""
 ZONE_NS, MAX_OFF_ZONE_NS = 1800 * 10**9, 180 * 10**9
 """Zones are half hours apart: about so far apart, two files' times may be of two."""
+HOUR_NS = 3600 * 10**9
+MIN_SLACK_NS = 2 * 10**9
+"""How far from an hour a clock's leap may be, or half a usual line where that is longer."""
+SPRING_MONTHS = (3, 4, 9, 10, 11)
+"""In which summer time begins somewhere; always in the night to a Sunday, of which UTC has a part
+on either day."""
 OVERLAP_RATIO = 0.5
 """Share of a log that another covers, from which on both tell the same steps."""
 
@@ -62,14 +69,18 @@ def history(
     con: duckdb.DuckDBPyConnection,
     source_ids: Collection[int],
     corrections: Mapping[int, Correction],
+    notes: list[str] | None = None,
 ) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """The tables ``logged_step`` and (as rows) ``job_episode``, of these sources."""
+    """The tables ``logged_step`` and (as rows) ``job_episode``, of these sources. What a reader
+    should know of the log's clock is appended to ``notes``."""
     ((stored_count,),) = con.execute("SELECT count(*) FROM job_step").fetchall()
     with _streamed(con) if stored_count > MAX_LINES else nullcontext():
         logs = _logs(con, source_ids, corrections)
     lines = _joined(logs)
     if lines is None:
         return arrow("logged_step", []), []
+    local = con.execute("SELECT source_id FROM source WHERE time_basis = 'local'").fetchall()
+    lines = _without_leaps(lines, [source_id for (source_id,) in local], notes)
     rows = episodes(
         lines,
         phases.of_lines(con, lines.source, lines.place, lines.dur),
@@ -657,6 +668,45 @@ def _joined(logs: list[_Log]) -> Lines | None:
     source = _one([np.full(len(log.step), log.source_id, np.int32) for log in chosen])
     is_done = _one([log.is_done for log in chosen])
     return Lines(start, step, source, place, end, count, dur, wall, is_first, is_sample, is_done)
+
+
+def _without_leaps(lines: Lines, local: Collection[int], notes: list[str] | None) -> Lines:
+    """The same without the hour that a clock in local time leaps where summer time begins, which
+    no step took."""
+    import numpy as np
+
+    known = np.isfinite(lines.wall) & np.isin(lines.source, list(local)) & (lines.end >= 0)
+    if not known.any():
+        return lines
+    usual = float(np.median(lines.wall[known] / np.maximum(lines.count[known], 1)))
+    due = usual * lines.count
+    slack = np.maximum(MIN_SLACK_NS, due / 2)
+    before = lines.end - np.where(known, lines.wall, 0).astype(np.int64)
+    is_over_hour = before // HOUR_NS < (before + due + slack).astype(np.int64) // HOUR_NS
+    is_leap = known & is_over_hour & (np.abs(lines.wall - HOUR_NS - due) <= slack)
+    at = [int(n) for n in np.flatnonzero(is_leap) if _is_spring(int(before[n]))]
+    if not at:
+        return lines
+    wall, dur = lines.wall.copy(), lines.dur.copy()
+    wall[at] -= HOUR_NS
+    by_clock = [n for n in at if np.isclose(dur[n] * lines.count[n], lines.wall[n])]
+    dur[by_clock] = wall[by_clock] / lines.count[by_clock]
+    if notes is not None:
+        steps = ", ".join(f"{lines.step[n]:,}" for n in at)
+        notes.append(
+            f"the training log's clock leaps an hour at step {steps}, as local time does where "
+            "summer time begins: no step took it"
+        )
+    return replace(lines, wall=wall, dur=dur)
+
+
+def _is_spring(ns: int) -> bool:
+    """Whether summer time may begin then somewhere: in local time, or in UTC."""
+    moment = datetime.fromtimestamp(ns // 10**9, UTC)
+    is_night = (moment.weekday() == 5 and moment.hour >= 12) or (
+        moment.weekday() == 6 and moment.hour < 12
+    )
+    return is_night and moment.month in SPRING_MONTHS
 
 
 def _one(parts: list[NDArray[Any]]) -> NDArray[Any]:

@@ -331,7 +331,7 @@ class Told:
 def tell(given: Given, done: Done) -> Told:
     """The job's history, from its training logs."""
     ids = [s.source_id for s in done.of(Placed).sources]
-    steps, rows = history.history(given.con, ids, done.of(Aligned).corrections)
+    steps, rows = history.history(given.con, ids, done.of(Aligned).corrections, given.notes)
     return Told(steps, arrow("job_episode", rows))
 
 

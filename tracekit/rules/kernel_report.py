@@ -8,7 +8,8 @@ How it shows
     In the host's kernel log (dmesg, journalctl -k, syslog), while the job ran; where no trace says
     when that was, at any time of the log. Corrected errors of PCIe and memory only where there are
     many; a server that did not answer only if it was for long. Kills and crashes where no log of
-    the job tells of a failure itself. What came with the last step of a training log that does not
+    the job tells of a failure itself. What is reported in stalls of a training log and hardly at
+    other times costs what these lost. What came with the last step of a training log that does not
     reach the job's end ended it, and explains why others wait.
 
 Why it hurts
@@ -33,15 +34,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tracekit.findings import Evidence, Finding, Owner, Scope, Severity
+from tracekit.findings import (
+    Evidence,
+    Finding,
+    Owner,
+    Scope,
+    Severity,
+    confidence_from,
+    severity_of,
+)
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.logged import EPISODES_QUERY, SUMMARY_QUERY, log_of, price_of
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import listed, plural, safe, seconds, some
+from tracekit.wording import listed, plural, safe, seconds, some, span
 
 QUERY = "kernel_reports"
-SUMMARY_QUERY = "job_step_summary"
 NEEDS = "kernel logs of the hosts (dmesg -T, journalctl -k)"
 CAPTURE = "journalctl -k -o short-iso --since START   on each host"
 SHOWN_DEVICES = 3
@@ -65,6 +74,10 @@ class KernelReportThresholds(Thresholds):
     max_from_last_ratio: float = threshold(
         2.0, "usual steps, where these are longer: the step that was on the way is not printed"
     )
+    min_within_ratio: float = threshold(
+        0.5, "of the reports that must lie in stalls of the log: what mostly comes at other times "
+        "stalls no job"
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -315,7 +328,9 @@ def evaluate(facts: Facts, limits: KernelReportThresholds) -> RuleOutcome:
                 continue
             told = kind.judge(chosen, limits)
             if told is not None:
-                findings.append(_finding(facts, machine, kind, told, last))
+                found = _finding(facts, machine, kind, told, last)
+                is_end = found.severity is Severity.CRITICAL
+                findings.append(found if is_end else _in_stalls(facts, found, told, limits))
     return RuleOutcome(tuple(findings))
 
 
@@ -328,9 +343,10 @@ class _Last:
     slack_ns: float
 
     def struck(self, told: _Told) -> Row | None:
-        """The report nearest to it, if it came with it."""
-        near = [r for r in told.rows if r["is_epoch"] and r["time_ns"] is not None]
-        row = min(near, key=self.distance_ns, default=None)
+        """The report nearest to it, if it came with it. Times without a zone are taken as of one,
+        and beside those of the epoch as UTC: of two zones, none would be so near."""
+        timed = [r for r in told.rows if r["time_ns"] is not None]
+        row = min(timed, key=self.distance_ns, default=None)
         is_near = row is not None and self.distance_ns(row) <= self.slack_ns
         return row if is_near and told.severity is Severity.MAJOR else None
 
@@ -340,7 +356,7 @@ class _Last:
 
 def _last(facts: Facts, limits: KernelReportThresholds) -> _Last | None:
     row = next(iter(facts.of(SUMMARY_QUERY)), None)
-    if row is None or not row["is_epoch"] or row["end_ns"] is None:
+    if row is None or row["end_ns"] is None:
         return None
     if row["total_steps_count"] is not None and row["last_step"] >= row["total_steps_count"]:
         return None
@@ -399,6 +415,49 @@ def _finding(facts: Facts, machine: str, kind: _Kind, told: _Told, last: _Last |
     )
 
 
+def _in_stalls(
+    facts: Facts, finding: Finding, told: _Told, limits: KernelReportThresholds
+) -> Finding:
+    """Without traces: the finding with the stalls of the training log in which it was reported,
+    where hardly any report lies elsewhere."""
+    log = log_of(facts)
+    reports = [
+        (r["time_ns"], r["time_ns"] + (r["lasted_ns"] or 0))
+        for r in told.rows
+        if r["time_ns"] is not None
+    ]
+    if log is None or facts.ranks or not reports or told.severity is Severity.NOTE:
+        return finding
+
+    def holds(stall: Row, report: tuple[int, int]) -> bool:
+        begin, end = stall["start_ns"], stall["end_ns"]
+        return None not in (begin, end) and report[0] <= end and report[1] >= begin
+
+    stalls = [s for s in log.of("stall") if any(holds(s, report) for report in reports)]
+    within = [report for report in reports if any(holds(s, report) for s in stalls)]
+    if not stalls or len(within) < limits.min_within_ratio * len(told.rows):
+        return finding
+    lost_ns = sum(float(s["lost_ns"] or 0) for s in stalls)
+    impact = price_of(facts, log, lost_ns)
+    measured = severity_of(impact.step_ratio)
+    steps = listed([f"{s['last_step']:,}" for s in stalls[:SHOWN_DEVICES]])
+    more = f" and {len(stalls) - SHOWN_DEVICES} others" if len(stalls) > SHOWN_DEVICES else ""
+    return replace(
+        finding,
+        summary=f"{finding.summary} Just then the job stalled at step {steps}{more}, for "
+        f"{span(lost_ns / 1e9)}.",
+        severity=max(finding.severity, measured, key=lambda s: s.weight),
+        confidence=confidence_from(
+            ["counters", "log"], "the kernel's own word, and the training log: it stalled just then"
+        ),
+        impact=impact,
+        evidence=(
+            *finding.evidence,
+            Evidence.seconds("stalls in which it was reported", lost_ns, None, EPISODES_QUERY),
+        ),
+    )
+
+
 RULE = Rule(
     name="kernel-report",
     summary="A host's kernel reported a fault of its links, PCIe, storage, memory or tasks.",
@@ -408,6 +467,9 @@ RULE = Rule(
     evaluate=evaluate,
     needs=NEEDS,
     topic="what hosts lack",
-    optional={SUMMARY_QUERY: "whether the job's log ends with what a kernel reported"},
+    optional={
+        SUMMARY_QUERY: "whether the job's log ends with what a kernel reported",
+        EPISODES_QUERY: "whether the job stalled then",
+    },
     explains=("a lost member",),
 )

@@ -932,6 +932,43 @@ def test_the_hour_that_local_time_leaps_in_spring_is_no_stall(
     assert max(s["wall_ns"] or 0 for s in steps.to_pylist()) > 3000 * SECOND or not is_stall
 
 
+def test_by_a_clock_of_whole_seconds_means_tell_how_long_steps_of_a_stretch_took() -> None:
+    """Steps of 1.5 s take 1 or 2 s by it, so no median tells one stretch from another."""
+
+    def by_clock(durs: list[float]) -> list[Row]:
+        return [{k: v for k, v in r.items() if k != "dur_ns"} for r in whole_seconds(lines(durs))]
+
+    durs = [1.5 * d for d in noisy(900, ratio=0.01)]
+    assert told(by_clock(durs))[1] == []
+    durs[299:420] = [1.3 * d for d in durs[299:420]]
+    (slow,) = told(by_clock(durs))[1]
+    assert slow["kind"] == "slow"
+    assert slow["first_step"] == pytest.approx(300, abs=10)
+    assert slow["last_step"] == pytest.approx(420, abs=10)
+    assert slow["dur_ns"] / slow["usual_ns"] == pytest.approx(1.3, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "first", "steps"),
+    [
+        ((1, 2), 1, (1, 200)),  # counted from 1, as the first line shows
+        ((0, 1), 1, (1, 200)),
+        ((1, 2), 40, (140, 300)),  # a log that begins within an epoch does not tell
+        ((3, 4), 1, (301, 500)),
+    ],
+)
+def test_a_loop_may_count_its_epochs_from_one(
+    epochs: tuple[int, int], first: int, steps: tuple[int, int]
+) -> None:
+    numbers = [(e, s) for e in epochs for s in range(first if e == epochs[0] else 1, 101)]
+    rows = [
+        row | {"format": "plain", "epoch": epoch, "step": step, "total_steps_count": 100}
+        for row, (epoch, step) in zip(lines([1.0] * len(numbers)), numbers, strict=True)
+    ]
+    found = [s["step"] for s in told(rows)[0]]
+    assert (found[0], found[-1]) == steps
+
+
 def test_saves_that_begin_to_take_longer_are_two_periods() -> None:
     """Of 32 saves every 50 steps, the first 22 take 20 s and the others 140 s."""
     durs = noisy(1600, ratio=0.01)

@@ -102,6 +102,7 @@ _PLAIN_FIELDS = (
     ("dur_ms", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?ms\b"),
     ("dur_ms", rf"(?i){_STEP_TIME}[_ ]?\(?ms\)?[\"']?{_IS}([\d.]+)"),
     ("dur_ms", r"\b([\d.]+)[ \t]?ms(?:/(?:step|iter|it|batch)\b|[ \t]\|)"),
+    ("dur_ms", r"\((?:took )?([\d.]+)[ \t]?ms\)"),
     ("dur_s", rf"(?i)(?:\bdt|{_STEP_TIME})[\"']?{_IS}([\d.]+)[ \t]?s(?:ec|econds)?\b"),
     ("dur_s", rf"(?i){_STEP_TIME}[_ ]?\(?s(?:ec|econds)?\)?[\"']?{_IS}([\d.]+)"),
     ("dur_s", r"\b([\d.]+)[ \t]?s(?:ec|econds)?/(?:step|iter|it|batch)\b"),

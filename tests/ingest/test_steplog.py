@@ -366,6 +366,14 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         'INFO {"iteration": 125, "train_loss": 2.5, "iter_time": "0.75s", "norm": 1.5}',
         {"step": 125, "dur_ns": 750_000_000, "loss": 2.5, "grad_norm": 1.5},
     ),
+    "a loop with a length in brackets": (
+        "[rank3] 10:00:00 step 125 loss 2.5 (1503.5 ms)",
+        {"step": 125, "dur_ns": 1_503_500_000, "loss": 2.5},
+    ),
+    "a loop that took its time": (
+        "step 125: train loss 2.500000 (took 526.125 ms)",
+        {"step": 125, "dur_ns": 526_125_000, "loss": 2.5},
+    ),
     "a loop that states no length": (
         "[2024-05-01 10:00:00] Train Iter 125 - Loss 2.5 (took 0.5)",
         {"step": 125, "dur_ns": None, "loss": 2.5, "time_ns": 1_714_557_600 * 10**9},

@@ -283,8 +283,11 @@ class _Series:
         edges = [*range(0, len(at) - size + 1, size), len(at)]
         self.edges = np.array(edges if len(edges) > 1 else [0, len(at)])
         is_fine = self.usual * float(np.median(self.count)) >= FINE_RATIO * self.tick
-        middle = self._median if is_fine else self._clipped_mean
-        self.blocks = np.array([middle(a, b) for a, b in pairwise(edges)])
+        self.middle = self._median if is_fine else self._clipped_mean
+        """What a step takes in a stretch of lines, from the first to before the last."""
+        if not is_fine:
+            self.usual = self._clipped_mean(0, len(at))
+        self.blocks = np.array([self.middle(a, b) for a, b in pairwise(edges)])
         self.times = np.array([self.clock[a:b].mean() for a, b in pairwise(edges)])
         self.sigma = max(NOISE_FLOOR_RATIO * self.usual, self._spread())
         self.daily = np.zeros_like(self.blocks)
@@ -294,7 +297,7 @@ class _Series:
         self.parts = self._merged(self._parted(self.blocks - trend), self.blocks - trend)
         self.level = np.empty(len(at))
         for first, last in self._bounds():
-            self.level[first:last] = np.median(self.dur[first:last])
+            self.level[first:last] = self.middle(first, last)
 
     def _spread(self) -> float:
         """Standard deviation of a block's median, by how far neighbours are apart.
@@ -572,14 +575,14 @@ class _Series:
 
         bounds = self._bounds()
         spans = np.array([float(self.taken[a:b].sum()) for a, b in bounds])
-        heights = np.array([float(np.median(self.dur[a:b])) for a, b in bounds])
+        heights = np.array([self.middle(a, b) for a, b in bounds])
         # A slow stretch parts what is usual in two, of which neither need be the longest.
         alike = np.abs(heights - heights[:, None]) < MIN_LEVEL_RATIO * heights[:, None]
         together = (alike * spans).sum(axis=1)
         usual = float(heights[max(range(len(spans)), key=lambda i: (together[i], spans[i]))])
         rows = []
         for first, last in self._joined(bounds, usual):
-            level = float(np.median(self.dur[first:last]))
+            level = self.middle(first, last)
             if abs(level - usual) < MIN_LEVEL_RATIO * usual:
                 continue
             before, steps, rest = (
@@ -626,7 +629,7 @@ class _Series:
             if joined:
                 begin = joined[-1][0]
                 here, before = self.dur[first:last], self.dur[begin:first]
-                level, level_before = float(np.median(here)), float(np.median(before))
+                level, level_before = self.middle(first, last), self.middle(begin, first)
                 rest = np.concatenate([np.abs(here - level), np.abs(before - level_before)])
                 least = MIN_LEVEL_RATIO * usual
                 is_alike = (

@@ -583,10 +583,11 @@ def _over_epochs(rows: _Rows) -> Ints:
         is_next, moved = np.diff(epoch) > 0, np.diff(step)
         if is_next.any() and (moved[is_next] > 0).all():
             return step  # they count on
+        within = moved[~is_next & (moved > 0)]
+        apart = rows.apart_count or (int(np.median(within)) if len(within) else 1)
+        if rows.has_epochs and epoch.min() == 1 and step[0] <= apart:
+            epoch = epoch - 1  # a loop that counts its epochs from 1, and begins here
         if not rows.has_epochs:
-            within = moved[~is_next & (moved > 0)]
-            apart = int(np.median(within)) if len(within) else 1
-            apart = rows.apart_count or apart
             length = np.broadcast_to(np.int64(int(step.max()) + apart), step.shape)
             epoch = epoch - epoch.min()
     elif not rows.has_epochs:

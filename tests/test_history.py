@@ -895,6 +895,50 @@ def test_one_line_for_several_tells_the_mean_of_what_they_state(
     assert sum(s["steps_count"] for s in fewer) == 100
 
 
+@pytest.mark.parametrize(
+    ("apart_s", "is_clocked", "starts"),
+    [(1.0, True, 1), (1.49, True, 1), (1.52, True, 2), (600, True, 2), (1.0, False, 2)],
+)
+def test_a_log_that_was_rotated_is_one_start(apart_s: float, is_clocked: bool, starts: int) -> None:
+    first = lines([1.0] * 300)
+    later = lines([1.0] * 300, first=301, source=1, at=1300.0 + apart_s - 1.0)
+    rows = [r if is_clocked else r | {"time_ns": None} for r in (*first, *later)]
+    steps, found = told(rows)
+    assert max(s["start_number"] for s in steps) == starts
+    assert [e["kind"] for e in found] == ["restart"] * (starts - 1)
+    assert sum(s["steps_count"] for s in steps) == 600
+
+
+def ramped(durs: Sequence[float], works: Sequence[int]) -> list[Row]:
+    """Lines that count the samples that their steps consume."""
+    done = np.cumsum(works).tolist()
+    return [r | {"samples_count": n} for r, n in zip(lines(durs), done, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("work", "longer", "kinds"),
+    [
+        (64, 2.0, []),
+        (64, 2.09, []),
+        (64, 2.12, ["risen"]),  # beyond twice the samples
+        (64, 1.5, []),
+        (32, 2.0, ["risen"]),
+        (32, 1.1, ["risen"]),
+    ],
+)
+def test_steps_that_consume_more_samples_take_longer_without_a_fault(
+    work: int, longer: float, kinds: list[str]
+) -> None:
+    works = [32] * 900 + [work] * 1600
+    durs = noisy(900, ratio=0.005) + [longer * d for d in noisy(1600, seed=2, ratio=0.005)]
+    found = told(ramped(durs, works))[1]
+    assert [e["kind"] for e in found] == kinds
+    # A slow stretch behind it is told all the same, against steps of as many samples.
+    slow = durs[:1700] + [1.2 * d for d in durs[1700:1900]] + durs[1900:]
+    again = told(ramped(slow, works))[1]
+    assert [e["kind"] for e in again if e["first_step"] > 1500] == ["slow"]
+
+
 SUNDAY = datetime(2026, 3, 29, 2, tzinfo=UTC)
 """When a clock of Berlin goes on at 3."""
 

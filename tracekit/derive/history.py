@@ -61,6 +61,13 @@ MIN_SLACK_NS = 2 * 10**9
 SPRING_MONTHS = (3, 4, 9, 10, 11)
 """In which summer time begins somewhere; always in the night to a Sunday, of which UTC has a part
 on either day."""
+MAX_GAP_RATIO = 1.5
+"""Time from a log's last step to the next log's first, over what as many steps usually take, up to
+which the second is a part of the first: to start takes longer."""
+WORKING = ("slow", "risen")
+"""Kinds of episodes whose steps may take longer for what they do."""
+MAX_BEYOND_RATIO = 0.05
+"""By how much steps may take longer than in proportion to the samples that they consume."""
 OVERLAP_RATIO = 0.5
 """Share of a log that another covers, from which on both tell the same steps."""
 
@@ -86,11 +93,46 @@ def history(
         phases.of_lines(con, lines.source, lines.place, lines.dur),
         phases.ended_for(con, lines.source, lines.place, lines.is_first),
     )
+    rows = _beyond_their_work(con, rows)
     last = int(lines.source[-1]), int(lines.place[-1])
     silent_ns, until = _silent_ns(con, *last) or (_ended_elsewhere_ns(con, *last), None)
     if silent_ns is not None:
         rows += [row | phases.behind(con, *last, until) for row in silence(lines, silent_ns)]
     return _table(lines), rows  # not before: both would be held at once
+
+
+def _beyond_their_work(
+    con: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The episodes without stretches and rises whose steps take longer by no more than they consume
+    more samples or tokens, where a log counts these: a batch that is ramped up is no fault."""
+    import numpy as np
+
+    asked = "SELECT count(samples_count) + count(tokens_count) FROM job_step"
+    if not any(r["kind"] in WORKING for r in rows) or not con.execute(asked).fetchall()[0][0]:
+        return rows
+    found = con.execute(
+        """
+        SELECT step, max(coalesce(samples_count, tokens_count)) AS done
+        FROM job_step
+        WHERE step IS NOT NULL AND coalesce(samples_count, tokens_count) IS NOT NULL
+        GROUP BY step
+        ORDER BY step
+        """
+    ).fetchnumpy()
+    step, work = found["step"][1:], np.diff(found["done"]) / np.diff(found["step"])
+    kept = []
+    for row in rows:
+        is_within = (step >= row["first_step"]) & (step <= row["last_step"]) & (work > 0)
+        is_before = row["kind"] == "risen"
+        is_beside = (step < row["first_step"]) | ((step > row["last_step"]) & (not is_before))
+        is_beside &= work > 0
+        if row["kind"] in WORKING and is_within.any() and is_beside.any():
+            more = float(np.median(work[is_within]) / np.median(work[is_beside]))
+            if row["dur_ns"] <= row["usual_ns"] * more * (1 + MAX_BEYOND_RATIO):
+                continue
+        kept.append(row)
+    return kept
 
 
 @contextmanager
@@ -639,8 +681,9 @@ def _joined(logs: list[_Log]) -> Lines | None:
         return None
     chosen.sort(key=lambda x: (x.span is None, (x.span or (0, 0))[0], x.reach, x.source_id))
     parts, number = [], 0
-    for log in chosen:
-        parts.append(log.start + number + 1)
+    for before, log in zip([None, *chosen], chosen, strict=False):
+        goes_on = before is not None and _goes_on(before, log)
+        parts.append(log.start + number + (0 if goes_on else 1))
         number = int(parts[-1][-1])
     start = _one(parts)
     step, place, end, elapsed, since_anew = (
@@ -715,6 +758,17 @@ def _one(parts: list[NDArray[Any]]) -> NDArray[Any]:
     import numpy as np
 
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _goes_on(before: _Log, log: _Log) -> bool:
+    """Whether a log is the next part of the one before, as logs are rotated: its first step comes
+    behind the other's last within the time of the steps between them, in which none starts."""
+    spent, steps = before.end[-1] - before.end[0], before.step[-1] - before.step[0]
+    moved, gone = log.step[0] - before.step[-1], log.end[0] - before.end[-1]
+    is_timed = min(before.end[0], before.end[-1], log.end[0]) >= 0
+    if not (is_timed and steps > 0 and moved > 0 and gone >= 0):
+        return False
+    return bool(gone * steps <= MAX_GAP_RATIO * spent * moved)
 
 
 def _is_told(log: _Log, other: _Log) -> bool:

@@ -939,6 +939,29 @@ def test_steps_that_consume_more_samples_take_longer_without_a_fault(
     assert [e["kind"] for e in again if e["first_step"] > 1500] == ["slow"]
 
 
+def test_what_grows_and_falls_back_again_and_again_is_no_drift() -> None:
+    durs = [d * (1 + 0.2 * (n % 1000) / 1000) for n, d in enumerate(noisy(10_000, ratio=0.01))]
+    assert [e for e in told(lines(durs))[1] if e["kind"] == "drift"] == []
+    grown = [d * (1 + 0.2 * n / 10_000) for n, d in enumerate(noisy(10_000, ratio=0.01))]
+    assert "drift" in {e["kind"] for e in told(lines(grown))[1]}
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_what_begins_when_the_last_step_was_reached_is_another_job(is_done: bool) -> None:
+    """Fine-tuning behind a training, in one log: its steps are slow beside nothing."""
+    first = [r | {"total_steps_count": 2000 if is_done else 3000} for r in lines([1.0] * 2000)]
+    durs = [1.5] * 500 + [2.0] * 300
+    behind = [
+        r | {"place": 2000 + n, "total_steps_count": 800 if is_done else 3000}
+        for n, r in enumerate(lines(durs, at=3100.0), 1)
+    ]
+    found = [e for e in told([*first, *behind])[1] if e["kind"] in ("slow", "risen")]
+    if is_done:
+        assert [(e["kind"], e["first_step"]) for e in found] == [("slow", 501)]
+    else:
+        assert found[0]["first_step"] < 10
+
+
 SUNDAY = datetime(2026, 3, 29, 2, tzinfo=UTC)
 """When a clock of Berlin goes on at 3."""
 

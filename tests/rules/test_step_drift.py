@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from logged_rules import DAY_S, SECOND, asked, episode, says_what_it_needs
 
-from tracekit.rules.logged import growth
+from tracekit.rules.logged import growth, longer
 
 
 @pytest.mark.parametrize(("per_day", "is_told"), [(0.001, True), (0.0009, False), (-0.01, False)])
@@ -36,3 +36,16 @@ def test_of_less_than_a_day_it_is_said_what_the_step_grew_by_in_it() -> None:
     drift = episode("drift", 0, per_day_ratio=24.0, end_ns=3600 * SECOND)
     assert growth(drift) == "the step grows by 100 % in these 60 min"
     assert growth(drift | {"start_ns": None, "end_ns": None}) == "the step grows by 2.4e+03 % a day"
+
+
+@pytest.mark.parametrize(
+    ("dur_s", "says"),
+    [
+        (2.4, "took 20 % longer than usual (2.40 s against 2.00 s)"),
+        (5.99, "took 200 % longer than usual (5.99 s against 2.00 s)"),
+        (6.0, "took 3 times as long as usual (6.00 s against 2.00 s)"),
+        (40.0, "took 20 times as long as usual (40.0 s against 2.00 s)"),
+    ],
+)
+def test_what_takes_many_times_as_long_is_told_in_times(dur_s: float, says: str) -> None:
+    assert longer({"dur_ns": dur_s * 1e9, "usual_ns": 2e9}) == says

@@ -94,7 +94,8 @@ CONSTANTS = {
         first_failure.MAX_NAMED
         cables.SHOWN_CABLES kernel_report.SHOWN_DEVICES
         ras_hang.MAX_HOSTS data_lines.SHOWN_NOTES history.SHOWN_EPISODES signals.SHOWN_ERRORS
-        text.MAX_LINES text.SHOWN_FINDINGS job_words.SHOWN_BEYOND logged.MIN_WHOLE_RATIO
+        text.MAX_LINES text.SHOWN_FINDINGS job_words.SHOWN_BEYOND
+        logged.MIN_WHOLE_RATIO logged.TIMES_RATIO
         unchecked.SHOWN_TOPICS unchecked.SHOWN_SOURCES unchecked.SHOWN_RULES
         text.MAX_UNCHECKED_LINES text.SHOWN_WORK text.MAX_WORK markdown.MAX_ROWS
         markdown.MAX_EVIDENCE notebook.MAX_ROWS

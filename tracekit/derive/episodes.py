@@ -60,6 +60,9 @@ MIN_DAILY_DAYS = 1.5
 """Time from which on a day's warmth and load can be told from a slope."""
 ROBUST_SIGMAS = 1.5
 """From how far off a block counts by its distance and no longer by its square (Huber 1964)."""
+MAX_GROWN_RATIO = 2.0
+"""Growth over the whole log, over how far apart its steps ever are, up to which a drift is one: a
+restart may take some of it back."""
 MIN_DRIFT_RATIO = 0.003
 """Growth over the whole log from which on a drift is one."""
 MIN_STALL_STEPS = 10.0
@@ -155,14 +158,18 @@ def episodes(
         }
     usual = float(np.nanmedian(lines.dur)) if np.isfinite(lines.dur).any() else np.nan
     rows = _restarts(lines, usual, ended_for or {})
+    if lines_count < MIN_LINES:
+        return rows
     warm = np.zeros(len(lines.step), bool)
     for begin in np.flatnonzero(lines.is_first):
         warm[begin : begin + WARM_LINES] = True
-    at = np.flatnonzero(~warm & np.isfinite(lines.dur) & (lines.dur > 0))
-    if lines_count < MIN_LINES or len(at) < MIN_BLOCK_LINES:
-        return rows
-    series = _Series(lines, at, phases_of or {}, own_count)
-    rows += series.levels() + series.stalls() + series.drifts()
+    judged = np.flatnonzero(~warm & np.isfinite(lines.dur) & (lines.dur > 0))
+    # What begins when the last step was reached is another job, with steps of its own.
+    is_other = lines.is_first & np.concatenate([[False], lines.is_done[:-1]])
+    for at in np.split(judged, np.searchsorted(judged, np.flatnonzero(is_other))):
+        if len(at) >= MIN_BLOCK_LINES:
+            series = _Series(lines, at, phases_of or {}, own_count)
+            rows += series.levels() + series.stalls() + series.drifts()
     return sorted(rows, key=lambda r: (r["kind"], r["first_step"], r["last_step"]))
 
 
@@ -647,7 +654,9 @@ class _Series:
         span = float(self.times[-1] - self.times[0])
         grown = self.slope * span
         is_sure = abs(self.slope_sigmas) >= MIN_DRIFT_SIGMAS
-        if not is_sure or abs(grown) < MIN_DRIFT_RATIO * self.usual:
+        # What grows and falls back again and again has a slope and goes nowhere.
+        seen = float(self.blocks.max() - self.blocks.min())
+        if not MIN_DRIFT_RATIO * self.usual <= abs(grown) <= MAX_GROWN_RATIO * seen or not is_sure:
             return []
         return [
             _row(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.logged import beside, distance, ended_for, growth, longer, times
+from tracekit.rules.logged import beside, distance, ended_for, growth, longer, more, times
 from tracekit.wording import seconds, sentence, share, span
 
 SHOWN_EPISODES = 5
@@ -171,9 +171,8 @@ def _episode(row: Row, summary: Row) -> str:
     if kind == "slow":
         return f"steps {row['first_step']:,} to {row['last_step']:,}{at} {longer(row)}"
     if kind == "risen":
-        more = row["dur_ns"] / row["usual_ns"] - 1
         return (
-            f"from step {row['first_step']:,} on{at} steps take {share(more)} longer than before "
+            f"from step {row['first_step']:,} on{at} steps take {more(row)} before "
             f"({seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)})"
         )
     if kind == "periodic":

@@ -28,6 +28,8 @@ NO_LOG = (NEEDS, "give the job's own log, or what its tracker keeps, beside the 
 log_rule = partial(Rule, topic="the job's history", needs=NEEDS, blames="nobody")
 """A rule over a training log, with what these declare alike: what a job lost and nobody did."""
 DAY_NS = 86_400 * 10**9
+TIMES_RATIO = 3.0
+"""Over what is usual, from which on it is told how many times as long, and no percentage."""
 MIN_WHOLE_RATIO = 0.8
 """Of the log's steps that a period must cover for its sentence not to say which."""
 SUMMARY_QUERY = "job_step_summary"
@@ -130,9 +132,20 @@ def growth(row: Row) -> str:
 
 
 def longer(row: Row) -> str:
-    """Of a slow stretch: ``took 20 % longer than usual (4.80 s against 4.00 s)``."""
+    """Of a slow stretch: ``took 20 % longer than usual (4.80 s against 4.00 s)``, or ``took 3.1
+    times as long as usual``."""
     both = f"{seconds(row['dur_ns'] / 1e9)} against {seconds(row['usual_ns'] / 1e9)}"
-    return f"took {share(row['dur_ns'] / row['usual_ns'] - 1)} longer than usual ({both})"
+    return f"took {more(row)} usual ({both})"
+
+
+def more(row: Row) -> str:
+    """``20 % longer than``, or ``3.1 times as long as``."""
+    ratio = row["dur_ns"] / row["usual_ns"]
+    return (
+        f"{ratio:.3g} times as long as"
+        if ratio >= TIMES_RATIO
+        else f"{share(ratio - 1)} longer than"
+    )
 
 
 def stretch_of(log: Log, first_ns: int, last_ns: int, min_same_ratio: float) -> Row | None:

@@ -38,6 +38,7 @@ HOSTS = ("node.prom", "pressure", "epoch", -1, 11)
         ([HOSTS], True),
         ([("a.log", "job_log", "epoch", 0, 10), HOSTS], True),
         ([("sacct.txt", "slurm_jobs", "local", -1, 10), HOSTS], True),
+        ([("rank1.log", "nccl", "local", 0, 10), HOSTS], True),
         # Four fifths of the shorter one: of the log, and of counters of an hour of it.
         ([("node.prom", "pressure", "epoch", 2, 12)], True),
         ([("node.prom", "pressure", "epoch", 2.1, 12.1)], False),
@@ -56,7 +57,7 @@ def test_a_log_is_taken_as_utc_where_its_times_then_fall_among_the_others(
 ) -> None:
     sources = [source(*LOG), *(source(*other) for other in others)]
     notes = assume_utc(sources)
-    logs = [s for s in sources if s.kind in ("job_log", "slurm_jobs")]
+    logs = [s for s in sources if s.kind in ("job_log", "nccl", "slurm_jobs")]
     assert {s.time_basis == "epoch" for s in logs if s.path != "a.log"} == {is_utc}
     assert [s.time_basis for s in sources if s.path == "sar.json"] in ([], ["local"])
     assert len(notes) == is_utc

@@ -630,6 +630,8 @@ def _remedy(row: Row) -> str:
         return "mend what raised it; until then restart from the last checkpoint"
     if row["says"]:
         return "CUDA_LAUNCH_BLOCKING=1 names the call that did it; compute-sanitizer the access"
+    if row["signal"] == "SIGBUS":
+        return "mostly /dev/shm is full (df /dev/shm; docker --shm-size), or a mapped file was cut"
     return "find what sent the signal or chose the exit code"
 
 

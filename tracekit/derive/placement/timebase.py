@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MIN_COMMON_RATIO = 0.8
 """Of the shorter of two stretches of time that must be common to both."""
-LOG_KINDS = frozenset({"job_log", "slurm_jobs"})
+LOG_KINDS = frozenset({"job_log", "nccl", "slurm_jobs"})
 """What a job's containers print, mostly in UTC, and what records it in the same zone."""
 LOCAL = "local"
 TICKS = "ticks"

@@ -497,7 +497,7 @@ def test_ranks_that_end_in_one_second_with_one_code_and_say_nothing_failed_alike
     assert finding.scope.ranks == (2,)
 
 
-@pytest.mark.parametrize(("signal", "word"), [("SIGBUS", "/dev/shm"), ("SIGSEGV", "signal")])
+@pytest.mark.parametrize(("signal", "word"), [("SIGBUS", "--shm-size"), ("SIGSEGV", "signal")])
 def test_a_bus_error_is_mostly_a_full_shared_memory(signal: str, word: str) -> None:
     (finding,) = found(failed(3, signal=signal), ended(0))
     assert word in finding.remedy[0]

@@ -80,6 +80,8 @@ def history(
 ) -> tuple[pa.Table, list[dict[str, Any]]]:
     """The tables ``logged_step`` and (as rows) ``job_episode``, of these sources. What a reader
     should know of the log's clock is appended to ``notes``."""
+    import numpy as np
+
     ((stored_count,),) = con.execute("SELECT count(*) FROM job_step").fetchall()
     with _streamed(con) if stored_count > MAX_LINES else nullcontext():
         logs = _logs(con, source_ids, corrections)
@@ -93,7 +95,7 @@ def history(
         phases.of_lines(con, lines.source, lines.place, lines.dur),
         phases.ended_for(con, lines.source, lines.place, lines.is_first),
     )
-    rows = _beyond_their_work(con, rows)
+    rows = _beyond_their_work(con, rows, np.unique(lines.source).tolist())
     last = int(lines.source[-1]), int(lines.place[-1])
     silent_ns, until = _silent_ns(con, *last) or (_ended_elsewhere_ns(con, *last), None)
     if silent_ns is not None:
@@ -102,23 +104,26 @@ def history(
 
 
 def _beyond_their_work(
-    con: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]]
+    con: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]], source_ids: list[int]
 ) -> list[dict[str, Any]]:
     """The episodes without stretches and rises whose steps take longer by no more than they consume
-    more samples or tokens, where a log counts these: a batch that is ramped up is no fault."""
+    more samples or tokens, where these logs count them: a batch that is ramped up is no fault."""
     import numpy as np
 
-    asked = "SELECT count(samples_count) + count(tokens_count) FROM job_step"
-    if not any(r["kind"] in WORKING for r in rows) or not con.execute(asked).fetchall()[0][0]:
+    if not any(row["kind"] in WORKING for row in rows):
         return rows
     found = con.execute(
         """
         SELECT step, max(coalesce(samples_count, tokens_count)) AS done
         FROM job_step
-        WHERE step IS NOT NULL AND coalesce(samples_count, tokens_count) IS NOT NULL
+        WHERE
+            step IS NOT NULL
+            AND coalesce(samples_count, tokens_count) IS NOT NULL
+            AND list_contains(?, source_id)
         GROUP BY step
         ORDER BY step
-        """
+        """,
+        [source_ids],
     ).fetchnumpy()
     step, work = found["step"][1:], np.diff(found["done"]) / np.diff(found["step"])
     kept = []

@@ -61,6 +61,7 @@ MIN_SLACK_NS = 2 * 10**9
 SPRING_MONTHS = (3, 4, 9, 10, 11)
 """In which summer time begins somewhere; always in the night to a Sunday, of which UTC has a part
 on either day."""
+SHOWN_LEAPS = 3
 MAX_GAP_RATIO = 1.5
 """Time from a log's last step to the next log's first, over what as many steps usually take, up to
 which the second is a part of the first: to start takes longer."""
@@ -741,7 +742,8 @@ def _without_leaps(lines: Lines, local: Collection[int], notes: list[str] | None
     by_clock = [n for n in at if np.isclose(dur[n] * lines.count[n], lines.wall[n])]
     dur[by_clock] = wall[by_clock] / lines.count[by_clock]
     if notes is not None:
-        steps = ", ".join(f"{lines.step[n]:,}" for n in at)
+        steps = ", ".join(f"{lines.step[n]:,}" for n in at[:SHOWN_LEAPS])
+        steps += f" and {len(at) - SHOWN_LEAPS} others" if len(at) > SHOWN_LEAPS else ""
         notes.append(
             f"the training log's clock leaps an hour at step {steps}, as local time does where "
             "summer time begins: no step took it"

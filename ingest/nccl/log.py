@@ -629,7 +629,7 @@ class LogReader:
         self.failures.finish(keeps_times=is_local, silence=self._silence())
         self.stacks.finish()
         self.stragglers.finish()
-        self.phases.finish()
+        self.phases.finish(self.steps.basis)
         self.timers.finish()
         self.comms.write(self.comm_rows)
         for rows in (self.ops, self.edges, self.choices, self.events, self.comm_rows):

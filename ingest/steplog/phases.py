@@ -5,7 +5,7 @@ Rows are ``log_event`` of the codes ``checkpoint-save``, ``checkpoint-load``, ``
 with its place among the lines of steps: that is what tells which step had to wait for it. Words
 decide, as programs print them: Megatron-LM, NeMo, torchtitan, DeepSpeed, Hugging Face Trainer,
 Lightning, nanoGPT, MaxText, Composer, fairseq, and lines of one's own that speak plainly. Nothing
-of the line is kept.
+of the line is kept but, of what is loaded before the first step, its time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 
 from tracekit.ingest.base import Sink, write_columns
+from tracekit.ingest.steplog.silence import STAMP_BYTES, moment_ns
 from tracekit.ingest.steplog.words import any_of
 
 MAX_EVENTS = 100_000
@@ -26,6 +27,8 @@ WORDS = (
     b"[GC]", b"[Torch] Saved", b"saving model to", b"Writing model shards",
     b"epoch", b"Epoch", b"EPOCH", b"re-looped",
 )  # fmt: skip
+_TIMED = frozenset(("checkpoint-load",))
+"""Codes whose lines' times tell more than those of the steps around them."""
 KEYS = any_of(WORDS)
 _KEY = re.compile(KEYS.encode())
 _SAYS = tuple(
@@ -72,6 +75,7 @@ class PhaseReader:
         self._sink = sink
         self._places: list[int] = []
         self._codes: list[str] = []
+        self._heads: list[bytes] = []
         self._left_out = 0
 
     @property
@@ -91,14 +95,20 @@ class PhaseReader:
             if len(self._places) < MAX_EVENTS:
                 self._places.append(place)
                 self._codes.append(code)
+                self._heads.append(line[:STAMP_BYTES] if code in _TIMED else b"")
             else:
                 self._left_out += 1
 
-    def finish(self) -> None:
-        """Write what was found."""
+    def finish(self, basis: str) -> None:
+        """Write what was found; the file's times count from ``basis`` (epoch, local or none)."""
         if self._places:
+            zoned = basis == "epoch"
             columns = {
                 "place": self._places,
+                "time_ns": [
+                    moment_ns(head, zoned=zoned) if head and basis != "none" else None
+                    for head in self._heads
+                ],
                 "code": self._codes,
                 "severity": ["info"] * len(self._places),
             }

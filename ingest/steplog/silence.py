@@ -67,6 +67,15 @@ def longest(lines: Iterable[tuple[int, bytes]]) -> Silence | None:
     return found
 
 
+def moment_ns(line: bytes, *, zoned: bool) -> int | None:
+    """The time that a line states with a full date, to the second, if it states a zone or, without
+    one, as if it were UTC: as ``zoned`` says; None where it has none, or the other kind."""
+    stamp = _stamp_of(line[:STAMP_BYTES], None)
+    if stamp is None or not stamp[2] or stamp[1] is not zoned:
+        return None
+    return stamp[0] * SECOND_NS
+
+
 def _stamp_of(line: bytes, near_s: int | None) -> tuple[int, bool, bool] | None:
     """Seconds, whether a zone is stated, and whether a year is."""
     if at := _STAMP.search(line):

@@ -3,7 +3,7 @@
 -- A job of weeks is started many times: the time between the last step before and the first one
 -- after, and the steps done again, are what a restart costs.
 --
--- reads: logged_step
+-- reads: logged_step, log_event
 -- needs: logged_step
 -- grain: start_number
 -- column: start_number INTEGER : Start of the training loop, from 1.
@@ -18,6 +18,9 @@
 -- column: repeated_count BIGINT : Steps that it did again; null for the first start.
 -- column: source_id INTEGER : File of its first line.
 -- column: place BIGINT : Its first line.
+-- column: load_ns BIGINT : From the first line to the last that tells of loading a checkpoint,
+--     between the start before and its first line in its file; null where fewer than two state a
+--     time.
 WITH
     starts AS (
         SELECT
@@ -30,8 +33,28 @@ WITH
             max(end_ns) AS end_ns,
             quantile_cont(dur_ns, 0.5) AS p50_ns,
             arg_min(source_id, step) AS source_id,
-            arg_min(place, step) AS place
+            arg_min(place, step) AS place,
+            max(place) AS last_place
         FROM logged_step
+        GROUP BY start_number
+    ),
+    loads AS (
+        SELECT
+            start_number,
+            if(count(*) > 1, CAST(max(time_ns) - min(time_ns) AS BIGINT), NULL) AS load_ns
+        FROM (
+            SELECT
+                start_number,
+                source_id,
+                place,
+                lag(last_place) OVER (PARTITION BY source_id ORDER BY start_number) AS before_place
+            FROM starts
+        ) AS starts
+        JOIN log_event AS event
+            ON event.source_id = starts.source_id
+            AND event.place < starts.place
+            AND event.place > coalesce(starts.before_place, 0)
+        WHERE event.code = 'checkpoint-load' AND event.time_ns IS NOT NULL
         GROUP BY start_number
     )
 SELECT
@@ -46,13 +69,15 @@ SELECT
     if(before_ns IS NULL, NULL, greatest(start_ns - before_ns, 0)) AS gap_ns,
     if(before_step IS NULL, NULL, greatest(before_step - first_step + 1, 0)) AS repeated_count,
     source_id,
-    place
+    place,
+    load_ns
 FROM (
     SELECT
         *,
         lag(end_ns) OVER in_order AS before_ns,
         lag(last_step) OVER in_order AS before_step
     FROM starts
+    LEFT JOIN loads USING (start_number)
     WINDOW in_order AS (ORDER BY start_number)
 )
 ORDER BY start_number;

@@ -160,3 +160,29 @@ def test_one_stall_says_so_too(tmp_path: Path) -> None:
         rows = run.query("slow_episode").rows(named=True)
         assert [(r["kind"], r["checkpoints_count"]) for r in rows] == [("stall", 1)]
         assert "; the log has a saved checkpoint there" in run.diagnose().verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("zone", "load_zone", "is_told"),
+    [("", "", True), ("Z", "Z", True), ("Z", "", False), ("", "Z", False), (None, "", False)],
+)
+def test_lines_of_loading_have_their_time_where_it_is_of_the_file_s_kind(
+    zone: str | None, load_zone: str, is_told: bool
+) -> None:
+    def at(minute: int, told: str | None) -> str:
+        return "" if told is None else f"2024-05-01T10:{minute:02d}:07.250{told} "
+
+    text = "".join(
+        [
+            *(f"{at(n, zone)}step {n} loss 2.5\n" for n in range(3)),
+            f"{at(10, load_zone)}loading checkpoint from /ckpt\n",
+            f"{at(12, load_zone)}checkpoint loaded\n",
+            f"{at(13, zone)}saving checkpoint to /ckpt\n",
+            *(f"{at(n, zone)}step {n - 13} loss 2.5\n" for n in range(14, 20)),
+        ]
+    )
+    events = nccl_logs.read(text, name="train.log").tables["log_event"]
+    second = 10**9 * 1_714_557_607  # 2024-05-01 10:00:07, to the second
+    expected = [second + 600 * 10**9, second + 720 * 10**9] if is_told else [None, None]
+    assert [e["time_ns"] for e in events if e["code"] == LOAD] == expected
+    assert [e["time_ns"] for e in events if e["code"] == SAVE] == [None]

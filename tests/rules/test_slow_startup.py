@@ -11,7 +11,7 @@ from tracekit.rules.base import RuleOutcome
 def starts(*gaps_s: float | None) -> list[Row]:
     return [
         {"start_number": n, "first_step": n, "start_ns": n, "end_ns": n, "source_id": 0, "place": n,
-         "gap_ns": None if gap is None else round(gap * SECOND)}
+         "gap_ns": None if gap is None else round(gap * SECOND), "load_ns": None}
         for n, gap in enumerate((None, *gaps_s), 1)
     ]  # fmt: skip
 
@@ -33,6 +33,23 @@ def test_it_says_how_long_and_where() -> None:
     (found,) = of(starts(1201, 1201)).findings
     assert "first one after it 20 min pass (2 restarts, 2.8 % of the job)" in found.summary
     assert found.evidence[0].rows
+
+
+@pytest.mark.parametrize(
+    ("loads_s", "says"), [((300, 500), "6.67 min"), ((300, None), "5 min"), ((None, None), None)]
+)
+def test_how_long_the_checkpoint_takes_to_load_is_said(
+    loads_s: tuple[int | None, ...], says: str | None
+) -> None:
+    rows = starts(1201, 1201)
+    for row, load_s in zip(rows[1:], loads_s, strict=True):
+        row["load_ns"] = None if load_s is None else load_s * SECOND
+    (found,) = of(rows).findings
+    assert ("Loading the checkpoint takes" in found.summary) is (says is not None)
+    assert says is None or f"takes {says} of it, by the log." in found.summary
+    rows = starts(1201, 1201, 1201)
+    rows[1]["load_ns"] = 300 * SECOND  # of one start in three
+    assert "Loading" not in of(rows).findings[0].summary
 
 
 def test_a_job_that_somebody_started_again_much_later_waited_for_nobody() -> None:

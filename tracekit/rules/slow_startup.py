@@ -65,6 +65,12 @@ def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
     if not gaps or median(gaps) < limits.min_gap_ns:
         return RuleOutcome()
     lost_ns = sum(gaps)
+    loads = [float(r["load_ns"]) for r in rows if r["load_ns"]]
+    load = (
+        f" Loading the checkpoint takes {span(median(loads) / 1e9)} of it, by the log."
+        if loads and 2 * len(loads) >= len(rows)
+        else ""
+    )
     return RuleOutcome(
         findings=(
             finding(
@@ -72,7 +78,7 @@ def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
                 log,
                 "From the last step before a restart to the first one after it "
                 f"{span(median(gaps) / 1e9)} pass ({plural(len(gaps), 'restart')}, "
-                f"{share(log.share(lost_ns))} of the job).",
+                f"{share(log.share(lost_ns))} of the job).{load}",
                 rows,
                 [
                     Evidence.seconds(

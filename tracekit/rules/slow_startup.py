@@ -46,6 +46,10 @@ class SlowStartupThresholds(Thresholds):
     max_gap_ns: int = threshold(
         14_400_000_000_000, "beyond which somebody was waited for: four hours is no start"
     )
+    min_loads_ratio: float = threshold(
+        0.5, "of the restarts whose log tells how long the checkpoint takes to load: of fewer it is "
+        "not what a restart usually takes"
+    )  # fmt: skip
 
 
 def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
@@ -68,7 +72,7 @@ def evaluate(facts: Facts, limits: SlowStartupThresholds) -> RuleOutcome:
     loads = [float(r["load_ns"]) for r in rows if r["load_ns"]]
     load = (
         f" Loading the checkpoint takes {span(median(loads) / 1e9)} of it, by the log."
-        if loads and 2 * len(loads) >= len(rows)
+        if loads and len(loads) >= limits.min_loads_ratio * len(rows)
         else ""
     )
     return RuleOutcome(

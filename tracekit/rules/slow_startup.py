@@ -47,8 +47,8 @@ class SlowStartupThresholds(Thresholds):
         14_400_000_000_000, "beyond which somebody was waited for: four hours is no start"
     )
     min_loads_ratio: float = threshold(
-        0.5, "of the restarts whose log tells how long the checkpoint takes to load: of fewer it is "
-        "not what a restart usually takes"
+        0.5, "of the restarts whose log tells how long the checkpoint takes to load: of fewer it "
+        "is not what a restart usually takes"
     )  # fmt: skip
 
 

@@ -962,6 +962,17 @@ def test_what_begins_when_the_last_step_was_reached_is_another_job(is_done: bool
         assert found[0]["first_step"] < 10
 
 
+@pytest.mark.parametrize(("work", "kinds"), [(100, ["slow"]), (104, ["slow"]), (106, [])])
+def test_a_small_change_is_excused_by_no_fewer_samples_than_it_needs(
+    work: int, kinds: list[str]
+) -> None:
+    """Steps that take 3 % longer, as on a host that was swapped."""
+    works = [100] * 2000 + [work] * 1000 + [100] * 2000
+    durs = noisy(5000, ratio=0.005)
+    durs[2000:3000] = [1.03 * d for d in durs[2000:3000]]
+    assert [e["kind"] for e in told(ramped(durs, works))[1]] == kinds
+
+
 SUNDAY = datetime(2026, 3, 29, 2, tzinfo=UTC)
 """When a clock of Berlin goes on at 3."""
 

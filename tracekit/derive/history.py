@@ -135,7 +135,8 @@ def _beyond_their_work(
         is_beside &= work > 0
         if row["kind"] in WORKING and is_within.any() and is_beside.any():
             more = float(np.median(work[is_within]) / np.median(work[is_beside]))
-            if row["dur_ns"] <= row["usual_ns"] * more * (1 + MAX_BEYOND_RATIO):
+            is_more = more >= 1 + MAX_BEYOND_RATIO  # else any small change would be excused
+            if is_more and row["dur_ns"] <= row["usual_ns"] * more * (1 + MAX_BEYOND_RATIO):
                 continue
         kept.append(row)
     return kept

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tracekit.findings import (
     Evidence,
@@ -42,11 +42,9 @@ from tracekit.findings import (
     Owner,
     Scope,
     Severity,
-    confidence_from,
-    severity_of,
 )
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, SUMMARY_QUERY, log_of, price_of
+from tracekit.rules.logged import EPISODES_QUERY, SUMMARY_QUERY, log_of, with_loss
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, plural, safe, seconds, some, span
 
@@ -438,23 +436,16 @@ def _in_stalls(
     if not stalls or len(within) < limits.min_within_ratio * len(told.rows):
         return finding
     lost_ns = sum(float(s["lost_ns"] or 0) for s in stalls)
-    impact = price_of(facts, log, lost_ns)
-    measured = severity_of(impact.step_ratio)
     steps = listed([f"{s['last_step']:,}" for s in stalls[:SHOWN_DEVICES]])
     more = f" and {len(stalls) - SHOWN_DEVICES} others" if len(stalls) > SHOWN_DEVICES else ""
-    return replace(
+    return with_loss(
+        facts,
+        log,
         finding,
-        summary=f"{finding.summary} Just then the job stalled at step {steps}{more}, for "
-        f"{span(lost_ns / 1e9)}.",
-        severity=max(finding.severity, measured, key=lambda s: s.weight),
-        confidence=confidence_from(
-            ["counters", "log"], "the kernel's own word, and the training log: it stalled just then"
-        ),
-        impact=impact,
-        evidence=(
-            *finding.evidence,
-            Evidence.seconds("stalls in which it was reported", lost_ns, None, EPISODES_QUERY),
-        ),
+        lost_ns,
+        f"the job stalled at step {steps}{more}, for {span(lost_ns / 1e9)}",
+        "the kernel's own word, and the training log: it stalled just then",
+        Evidence.seconds("stalls in which it was reported", lost_ns, None, EPISODES_QUERY),
     )
 
 

@@ -223,22 +223,34 @@ def in_history(
     log, row = log_of(facts), stretch_in(facts, times, limits)
     if log is None or row is None:
         return finding
-    impact = price_of(facts, log, float(row["lost_ns"] or 0))
-    measured = severity_of(impact.step_ratio)
     told = Evidence.ratio(
         "step over the usual one while it lasted, by the log",
         row["dur_ns"] / row["usual_ns"],
         None,
         EPISODES_QUERY,
     )
+    return with_loss(
+        facts,
+        log,
+        finding,
+        float(row["lost_ns"] or 0),
+        f"steps {row['first_step']:,} to {row['last_step']:,} of the training log {longer(row)}",
+        f"{witness}, and the training log: slow for just that time",
+        told,
+    )
+
+
+def with_loss(
+    facts: Facts, log: Log, finding: Finding, lost_ns: float, says: str, basis: str, told: Evidence
+) -> Finding:
+    """A finding with what the log lost just then, which is what it cost the job."""
+    impact = price_of(facts, log, lost_ns)
+    measured = severity_of(impact.step_ratio)
     return replace(
         finding,
-        summary=f"{finding.summary} Just then steps {row['first_step']:,} to "
-        f"{row['last_step']:,} of the training log {longer(row)}.",
+        summary=f"{finding.summary} Just then {says}.",
         severity=max(finding.severity, measured, key=lambda s: s.weight),
-        confidence=confidence_from(
-            ["counters", "log"], f"{witness}, and the training log: slow for just that time"
-        ),
+        confidence=confidence_from(["counters", "log"], basis),
         impact=impact,
         evidence=(*finding.evidence, told),
     )

@@ -73,3 +73,25 @@ def test_a_long_step_is_a_stall_by_its_steps_or_by_its_share(
 def test_several_long_steps_in_a_row_are_no_stall_for_their_share_alone() -> None:
     took = np.array([*[1.0] * 16, *[9.0] * 4])
     assert [r for r in episodes(of_steps(took * 1e9)) if r["kind"] == "stall"] == []
+
+
+@pytest.mark.parametrize(
+    ("level", "begins", "is_told"),
+    [
+        (2.2, 2000, False),  # what every fourth step of the slow stretch takes is a part of it
+        (1.4, 2000, True),  # a stretch that is a little slower does not explain them
+        (2.2, 0, True),  # nor one that only some of them lie in
+    ],
+)
+def test_what_returns_in_a_slow_stretch_alone_is_a_part_of_it(
+    level: float, begins: int, *, is_told: bool
+) -> None:
+    """As four workers of a data loader that lack a CPU are slow, each in its turn."""
+    work = np.ones(COUNT)
+    work[2000:3000] = level
+    work[begins:3000:8] += 5
+    noise = 1 + 0.01 * np.random.default_rng(5).standard_normal(COUNT)
+    told = episodes(of_steps(np.rint(STEP_NS * work * noise)))
+    kinds = {row["kind"] for row in told}
+    assert "slow" in kinds
+    assert ("periodic" in kinds) is is_told

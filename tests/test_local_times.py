@@ -47,8 +47,10 @@ HOSTS = ("node.prom", "pressure", "epoch", -1, 11)
         ([("node.prom", "pressure", "epoch", -8, -7)], False),
         # A rank's own trace would be put at a wrong step.
         ([HOSTS, ("rank0.json", "kineto", "epoch", 5, 5.01)], False),
-        # What is local as well may be of the log's zone, whichever that is.
-        ([HOSTS, ("sar.json", "sadf", "local", 0, 10)], False),
+        # What is local as well shares the log's zone, and must then fall among the others, too.
+        ([HOSTS, ("sar.json", "sadf", "local", 0, 10)], True),
+        ([HOSTS, ("sar.json", "sadf", "local", 4, 14)], False),
+        ([HOSTS, ("sar.json", "sadf", "local", 24, 34)], False),
         ([], False),
     ],
 )
@@ -59,7 +61,8 @@ def test_a_log_is_taken_as_utc_where_its_times_then_fall_among_the_others(
     notes = assume_utc(sources)
     logs = [s for s in sources if s.kind in ("job_log", "nccl", "slurm_jobs")]
     assert {s.time_basis == "epoch" for s in logs if s.path != "a.log"} == {is_utc}
-    assert [s.time_basis for s in sources if s.path == "sar.json"] in ([], ["local"])
+    sar = [s.time_basis for s in sources if s.path == "sar.json"]
+    assert sar in ([], ["epoch" if is_utc else "local"])
     assert len(notes) == is_utc
     told = time_notes(sources)
     is_due = any(s.time_basis == "local" for s in sources) and len(sources) > 1

@@ -94,7 +94,7 @@ if have nvidia-smi; then
         >"$out/nvidia-smi.utc.csv" 2>/dev/null &
     pids="$pids $!"
     fields=timestamp,gpu_uuid,pid,process_name,used_gpu_memory
-    TZ=UTC nvidia-smi --query-compute-apps="$fields" --format=csv -lms $(( interval * 10000 )) \\
+    TZ=UTC nvidia-smi --query-compute-apps="$fields" --format=csv -lms $(( interval * 2000 )) \\
         >"$out/gpu-processes.utc.csv" 2>/dev/null &
     pids="$pids $!"
 fi
@@ -138,7 +138,10 @@ _NIC_SAMPLE = """\
         for f in /sys/class/infiniband/*/ports/*/counters/* \\
             /sys/class/infiniband/*/ports/*/hw_counters/*; do
             [ -r "$f" ] && printf '%s:%s\\n' "$f" "$(cat "$f" 2>/dev/null)"
-        done >"$out/sysfs_ib.$(date +%s).txt"
+        done >"$out/sysfs_ib.part"
+        # A host without InfiniBand has nothing to tell, once a second.
+        [ -s "$out/sysfs_ib.part" ] && mv "$out/sysfs_ib.part" "$out/sysfs_ib.$(date +%s).txt"
+        rm -f "$out/sysfs_ib.part"
     fi
 """
 

@@ -380,6 +380,30 @@ def test_a_gpu_s_fault_that_the_driver_reports_for_its_process_is_told(
     assert ("drain" in finding.remedy[0]) is is_told
 
 
+@pytest.mark.parametrize(
+    ("xids", "row", "is_told"),
+    [
+        ([XID | {"xid": 31}], {}, True),
+        ([XID | {"xid": 31}], {"pid": None}, True),
+        ([XID | {"xid": 31}, XID | {"xid": 31, "time_ns": 2}], {}, True),
+        # Of two processes, of which the log does not say whose it is.
+        ([XID | {"xid": 31}, XID | {"xid": 31, "pid": 9}], {"pid": None}, False),
+        ([XID | {"xid": 31, "pid": 9}], {}, False),
+        ([XID | {"xid": 45}], {}, False),
+        ([XID | {"xid": 31}], {"says": "out of memory"}, False),
+    ],
+)
+def test_a_program_s_own_fault_that_the_driver_reports_says_on_which_gpu(
+    xids: list[Row], row: Row, is_told: bool
+) -> None:
+    given: Row = {"signal": "SIGABRT", "says": "an illegal memory access", "pid": 105}
+    dead = failed(5, **given | row)
+    (finding,) = asked(dead, ended(1), gpu_events=xids).findings
+    says = "XID 31 (a fault of memory addresses, which a program's own kernels cause) of GPU 3"
+    assert (says in finding.summary) is is_told
+    assert finding.owner != "hardware"
+
+
 def test_who_kept_the_store_that_the_others_lost_is_said_with_its_host() -> None:
     lost = [failed(n, "peer_lost", lost_host="node-1") for n in (1, 2, 3)]
     (finding,) = found(*lost)

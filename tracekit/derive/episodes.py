@@ -105,6 +105,8 @@ within whichever step is on the way."""
 UNLIKE_RATIO = 4.0
 """An outlier so many times as long as the periodic ones, or so many times shorter, is no more one
 of them: saves of 20 s that become saves of 140 s are two kinds."""
+MUCH_SLOWER_RATIO = 1.5
+"""Of a usual step, from which on a stretch is so slow that what returns in it is a part of that."""
 FINE_RATIO = 20.0
 """Ticks of the log's clock in a line's time from which on single lines can be compared."""
 TAIL_QUANTILE = 0.9
@@ -687,7 +689,8 @@ class _Series:
                 break
             period, lines = found
             is_periodic[lines] = True
-            rows.append(self._periodic(period, lines, excess))
+            if not self._is_of_a_slow_stretch(lines):
+                rows.append(self._periodic(period, lines, excess))
         share_ns = MIN_STALL_RATIO * float(self.taken.sum())
         long_ns = max(MIN_STALL_STEPS * self.usual, min(float(MIN_STALL_NS), share_ns))
         large_ns = max(MIN_LARGE_STALL_STEPS * self.usual, float(MIN_LARGE_STALL_NS), share_ns)
@@ -766,6 +769,17 @@ class _Series:
             return None
         enough = 1.0 if is_few else MIN_REGULAR_RATIO
         return (period, outliers) if is_regular.mean() >= enough else None
+
+    def _is_of_a_slow_stretch(self, lines: Ints) -> bool:
+        """Whether nearly all of these lie where steps are slow anyway: what makes all of them slow
+        makes some slower yet (each worker's batch in its turn)."""
+        import numpy as np
+
+        return any(
+            float(self.level[first]) >= MUCH_SLOWER_RATIO * self.usual
+            and np.mean((lines >= first) & (lines < last)) >= MIN_REGULAR_RATIO
+            for first, last in self._bounds()
+        )
 
     def _clock_period_ns(self, lines: Ints) -> int | None:
         """The part of a day after which these lines return at one time of it, where it is one: what

@@ -96,6 +96,10 @@ _OWNERS: dict[str, Owner] = {
 }  # fmt: skip
 
 
+_KERNEL_FAULTS = frozenset(
+    ("an illegal memory access", "unspecified launch failure", "misaligned address")
+)
+"""What CUDA says where a kernel of the program went wrong."""
 MAX_NAMED = 8
 
 
@@ -409,6 +413,8 @@ def _finding(
     fault = _gpu_fault(facts, rows)
     if fault is not None:
         summary += f" {_fault_says(fault)}."
+    elif (own := _program_fault(facts, first)) is not None:
+        summary += f" {_program_fault_says(own)}."
     if by is not None:
         summary += f" {_scheduler_says(by)}."
     is_one = len(firsts) == 1 or bool(alike)
@@ -466,6 +472,30 @@ def _gpu_fault(facts: Facts, rows: Sequence[Row]) -> Row | None:
             if row["pid"] == fault["pid"] and is_there:
                 return fault
     return None
+
+
+def _program_fault(facts: Facts, first: Row) -> Row | None:
+    """The last XID of a program's own fault, where one process had them all, which may be this one:
+    where its number is known it must be."""
+    if first["says"] not in _KERNEL_FAULTS:
+        return None
+    faults = [r for r in facts.of(gpus.EVENTS) if r["xid"] in gpus.PROGRAM_XIDS]
+    if first["pid"] is not None:
+        faults = [r for r in faults if r["pid"] == first["pid"]]
+    if len({(r["host"], r["pid"]) for r in faults}) != 1:
+        return None
+    return max(faults, key=lambda r: (r["time_ns"] or 0, r["source_id"], r["place"]))
+
+
+def _program_fault_says(fault: Row) -> str:
+    """``The driver reports XID 31 (a fault of addresses) of GPU 3 of h1, which a program's own
+    kernels cause, for process 105``."""
+    number = int(fault["xid"])
+    whose = f" for process {fault['pid']}" if fault["pid"] is not None else ""
+    return (
+        f"The driver reports XID {number} ({gpus.PROGRAM_XIDS[number]}, which a program's own "
+        f"kernels cause) of {gpus.name_of(fault)}{whose}"
+    )
 
 
 def _fault_says(fault: Row) -> str:

@@ -65,7 +65,13 @@ XIDS: Mapping[int, str] = {
     172: "uncorrectable memory error (SRAM)",
     **dict.fromkeys(range(144, 151), "NVLink error"),
 }
-"""XIDs that speak of hardware. 13, 31, 43 are the program's; 45 and 137 follow from others."""
+"""XIDs that speak of hardware. 45 and 137 follow from others."""
+PROGRAM_XIDS: Mapping[int, str] = {
+    13: "an exception of its engine",
+    31: "a fault of memory addresses",
+    43: "it stopped processing",
+}
+"""XIDs that are a program's own doing."""
 LINK_XIDS = frozenset({74, 121, 136, *range(144, 151)})
 PCIE_XIDS = frozenset({167})
 MEMORY_XIDS = frozenset(XIDS) - LINK_XIDS - PCIE_XIDS

@@ -60,23 +60,23 @@ def apply_times(source: Source, entry: SourceEntry | None) -> None:
 
 
 def assume_utc(sources: Sequence[Source]) -> list[str]:
-    """Take the job's logs without a zone as UTC where their times then fall among the others'.
+    """Take the job's files without a zone as UTC where all their times then fall among the others'.
 
     Only beside counters and events: a rank's trace would be put at a wrong step where that is
     wrong, while what counters show must begin and end with a slow stretch of the log to be its
-    cause. Not where counters are in local time too, which is the log's if any is.
+    cause. Not where some fall among them and some do not: one zone is all that local times share.
     """
     used = [s for s in sources if s.status in USABLE]
     local = [s for s in used if s.time_basis == LOCAL]
     others = [s for s in used if s.time_basis == "epoch"]
-    if any(s.kind in RANK_KINDS for s in used) or any(s.kind not in LOG_KINDS for s in local):
+    if any(s.kind in RANK_KINDS for s in used) or not any(s.kind in LOG_KINDS for s in local):
         return []
-    own, other = _hull(local), _hull(others)
-    if own is None or other is None:
-        return []
-    common_ns = min(own[1], other[1]) - max(own[0], other[0])
-    shorter_ns = min(own[1] - own[0], other[1] - other[0])
-    if common_ns < MIN_COMMON_RATIO * shorter_ns:
+    other = _hull(others)
+    logs, counters = (
+        [s for s in local if (s.kind in LOG_KINDS) is wanted] for wanted in (True, False)
+    )
+    hulls = [_hull(some) for some in (logs, counters) if some]
+    if other is None or not all(own is not None and _are_common(own, other) for own in hulls):
         return []
     for source in local:
         source.time_basis = "epoch"
@@ -85,6 +85,12 @@ def assume_utc(sources: Sequence[Source]) -> list[str]:
         f"{local[0].path}{more} local times without a zone: taken as UTC, as which they fall among "
         f"those of the other files; if they are not, say whose in job.toml: {_ZONE_OF_ALL}"
     ]
+
+
+def _are_common(own: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether the shorter of two spans lies in the other, but for a little."""
+    common_ns = min(own[1], other[1]) - max(own[0], other[0])
+    return common_ns >= MIN_COMMON_RATIO * min(own[1] - own[0], other[1] - other[0])
 
 
 def _hull(sources: Sequence[Source]) -> tuple[int, int] | None:

@@ -114,7 +114,7 @@ def test_a_step_of_a_host_that_runs_ahead_is_what_its_launches_take_on_the_devic
     ("markers_ms", "device_ms"),
     [
         ([10] * 6, [9] * 6),  # by as much in every step
-        ([9, 9, 9, 9, 9, 15], [10] * 6),  # 9 of 51 ms are divided differently, 18 %
+        ([9.5, 9.5, 9.5, 9.5, 9.5, 12.5], [10] * 6),  # 4.5 of 60 ms lie in other steps, 8 %
         ([2, 2, 50], [10] * 3),  # too few
         ([2, 2, 20, 2, 2, 50], [2, 2, 30, 2, 2, 20]),  # the device's own steps are uneven
     ],
@@ -124,6 +124,26 @@ def test_marks_count_where_they_are_not_known_to_be_worse(
     markers_ms: Sequence[float], device_ms: Sequence[float]
 ) -> None:
     assert paced(markers_ms, device_ms) == []
+
+
+UNEVEN = ([39, 115, 36, 36, 40, 84], [48, 107, 48, 48, 48, 48])
+
+
+@pytest.mark.parametrize(("share", "is_paced"), [(1.0, True), (0.9, True), (0.89, False)])
+def test_a_device_that_never_waits_sets_the_pace_however_uneven_its_steps_are(
+    share: float, *, is_paced: bool
+) -> None:
+    """An evaluation in the second step, in which the host waits for all before it, too."""
+    markers_ms, device_ms = UNEVEN
+    rows, kernels, at, done = [], [], 0.0, 0.0
+    for step, (marked, took) in enumerate(zip(markers_ms, device_ms, strict=True)):
+        done = max(done, at)
+        rows.append(marker(0, step, at, marked))
+        kernels.append(kernel(0, step, done, took * share) | {"class": "compute"})
+        rest = kernel(0, step, done + took * share, took * (1 - share))
+        kernels.append(rest | {"class": "memory"})
+        at, done = at + marked, done + took
+    assert any(row["paced_end_ns"] is not None for row in steps(rows, kernels)) is is_paced
 
 
 def test_warm_up_is_told_by_the_steps_that_count() -> None:

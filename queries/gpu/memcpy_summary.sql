@@ -16,6 +16,8 @@
 -- column: max_ns BIGINT : Longest.
 -- column: bytes_per_s DOUBLE : Bytes over the durations of the operations that state them; null
 --     where there is none, or no time.
+-- column: pageable_ratio DOUBLE : Of total_bytes, from or to host memory that is not pinned, as
+--     names say it; null where there are no bytes.
 -- column: attempt INTEGER : Attempt of the job, from 1.
 WITH
     copies AS (
@@ -29,7 +31,8 @@ WITH
             start_ns,
             start_ns + dur_ns AS end_ns,
             dur_ns,
-            transfer_bytes
+            transfer_bytes,
+            contains(lower(name), 'pageable') AS is_pageable
         FROM gpu_op
         WHERE category IN ('memcpy', 'memset')
     ),
@@ -40,7 +43,8 @@ WITH
             CAST(sum(transfer_bytes) AS BIGINT) AS total_bytes,
             avg(dur_ns) AS mean_ns,
             max(dur_ns) AS max_ns,
-            sum(dur_ns) FILTER (WHERE transfer_bytes IS NOT NULL) AS transfer_ns
+            sum(dur_ns) FILTER (WHERE transfer_bytes IS NOT NULL) AS transfer_ns,
+            sum(transfer_bytes) FILTER (WHERE is_pageable) AS pageable_bytes
         FROM copies
         GROUP BY key
     )
@@ -54,6 +58,7 @@ SELECT
     mean_ns,
     max_ns,
     total_bytes * 1e9 / nullif(transfer_ns, 0) AS bytes_per_s,
+    coalesce(pageable_bytes, 0) / nullif(total_bytes, 0) AS pageable_ratio,
     key.attempt AS attempt
 FROM totals
 LEFT JOIN busy_time('copies') USING (key)

@@ -42,11 +42,10 @@ def test_a_pause_of_every_fourth_step_is_told_with_its_cost_and_its_place(
     tracekit: Tracekit,
 ) -> None:
     """The loop sleeps 100 ms of every fourth step, between backward and the optimizer."""
-    first, *others = _told(tracekit, "one-pause-every4")["findings"]
+    (first,) = _told(tracekit, "one-pause-every4")["findings"]
     assert first["rule"] == "host-pause"
     assert first["impact"]["s_per_step"] == pytest.approx(0.100 / 4, rel=0.05)
     assert "between backward and optimizer" in first["summary"]
-    assert {f["explained_by"][0] for f in others} == {first["id"]}
 
 
 def test_what_only_a_profiled_job_waits_for_is_called_possible(tracekit: Tracekit) -> None:

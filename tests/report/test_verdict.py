@@ -302,6 +302,55 @@ def test_a_call_that_takes_long_once_all_are_in_it_is_told(
     assert words in report(job).verdict.sentence
 
 
+def rare(step: int, ms: float | None, **given: Any) -> dict[str, Any]:
+    return {
+        "attempt": 1, "capture_id": 0, "step": step, "rank": 0, "name": "evaluate",
+        "range_ns": 90e6, "device_ns": None if ms is None else ms * 1e6, "steps_count": 3,
+        "judged_steps_count": 20,
+    } | given  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_told"),
+    [
+        ([rare(step, 50) for step in (4, 8, 12)], True),
+        ([rare(step, 29) for step in (4, 8, 12)], False),  # under half of what they take longer
+        ([rare(step, None) for step in (4, 8, 12)], False),
+        ([rare(step, 50) for step in (5, 9, 13)], False),  # in steps that are not slow
+    ],
+)
+def test_a_range_that_slow_steps_alone_have_is_told_with_its_time_on_the_device(
+    make_job: MakeJob, rows: list[dict[str, Any]], *, is_told: bool
+) -> None:
+    job = make_job(steps_count=20)
+    for rank in range(4):
+        for step in (4, 8, 12):
+            job.add(rank, step, "compute", 60)
+    job.rows["slow_steps"] = [slow_step(step, kind=None) for step in (4, 8, 12)]
+    job.rows["rare_ranges"] = rows
+    document = report(job)
+    verdict = document.verdict
+    says = (
+        "In steps 4,8,12 (3 of 20, every 4th) rank 0 runs `evaluate` (evaluation), which the "
+        "others lack: the device takes 50.0 ms for it, 7.50 ms a step on average."
+    )
+    assert (says in verdict.sentence) is is_told
+    assert ("No rule here" in verdict.sentence) is not is_told
+    assert ("without evaluation" in to_text(document)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("hit_ms", "usual_ms", "is_told"), [(900, 10, True), (900, 30, False), (0, 30, False)]
+)
+def test_idle_time_of_few_long_steps_is_told_of_these(
+    make_job: MakeJob, hit_ms: int, usual_ms: int, *, is_told: bool
+) -> None:
+    job = make_job(ranks_count=1, idle_ms=usual_ms)
+    job.add(0, 4, "idle", hit_ms)
+    verdict = report(job).verdict
+    assert ("of that in step 4 (1 of 10), which take up to" in verdict.sentence) is is_told
+
+
 def test_a_damaged_input_narrows_the_claim(make_job: MakeJob) -> None:
     damaged = InputFile(path="a", kind="kineto", status="partial", rows=1)
     found = build_report(make_job().facts(), [damaged])

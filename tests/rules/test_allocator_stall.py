@@ -24,3 +24,17 @@ def test_hundreds_of_allocations_in_every_step_are_a_cache_that_is_off(
 
 def test_where_launches_were_recorded_no_allocation_is_none(make_job: MakeJob) -> None:
     assert look("allocator-stall", make_job().launching()) == RuleOutcome()
+
+
+@pytest.mark.parametrize(("freed", "is_emptied"), [(9, False), (10, True)])
+def test_blocks_given_back_in_a_row_are_a_cache_that_is_emptied(
+    make_job: MakeJob, freed: int, *, is_emptied: bool
+) -> None:
+    """As seen: 51 cudaFree one behind the other in every step, by torch.cuda.empty_cache()."""
+    job = make_job().stall("allocator_stall", range(4), range(1, 11), 30)
+    for row in job.rows["allocator_stall"]:
+        row["ranges_count"], row["freed_run_count"] = 102, freed
+    (finding,) = look("allocator-stall", job).findings
+    assert ("its cache is emptied at once" in finding.summary) is is_emptied
+    assert ("take torch.cuda.empty_cache() out" in finding.remedy[0]) is is_emptied
+    assert ("its cache seems to be off" in finding.summary) is not is_emptied

@@ -249,3 +249,51 @@ def test_the_memory_of_another_model_or_of_one_unknown_elsewhere_is_no_compariso
     rows = [*facts.of("gpu_counters"), other]
     found = rule(NAME).run(replace(facts, rows={**facts.rows, "gpu_counters": rows})).findings
     assert [f.id for f in found] == found_ids
+
+
+# --- slices of its time, in a trace ---------------------------------------------------------------
+
+
+def sliced(
+    make_job: MakeJob, *, ranks: int = 1, hit: Sequence[int] = range(1, 11), **row: Any
+) -> Facts:
+    """Steps of 100 ms in which eight kernels of four names last 2.5 ms longer."""
+    job = make_job(ranks)
+    job.rows["kernel_turns"] = [
+        {"rank": 0, "attempt": 1, "capture_id": 0, "step": step, "turns_count": 8, "names_count": 4,
+         "kernels_count": 400, "turns_ns": 20_000_000, "over_ns": 21_000_000, "p10_ns": 2.4e6,
+         "p50_ns": 2.5e6, "p90_ns": 2.6e6, "source_id": 0, "place": step} | row
+        for step in hit
+    ]  # fmt: skip
+    return job.facts()
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_slices_of_one_length_are_another_program_s(make_job: MakeJob, ranks: int) -> None:
+    (finding,) = rule(NAME).run(sliced(make_job, ranks=ranks)).findings
+    whose = "the GPU:" if ranks == 1 else "the GPU of rank 0:"
+    assert f"takes turns on {whose} in the median step 8 kernels last 2.50 ms longer" in (
+        finding.summary
+    )
+    assert finding.impact.s_per_step == pytest.approx(0.020)
+    assert finding.impact.high_s_per_step == pytest.approx(0.031)  # and 10 ms that it idles
+    assert finding.confidence.level == "likely"
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_said"),
+    [
+        ({"turns_count": 3}, True),
+        ({"turns_count": 2}, False),
+        ({"names_count": 2}, True),
+        ({"names_count": 1}, False),  # a kernel may have a long case of its own
+        ({"p10_ns": 2.0e6}, True),
+        ({"p10_ns": 1.9e6}, False),  # of many lengths: larger inputs, each kernel by its own
+        ({"hit": range(1, 6)}, True),
+        ({"hit": range(1, 5)}, False),
+        ({"turns_ns": 2_000_000}, True),
+        ({"turns_ns": 1_900_000}, False),
+    ],
+)
+def test_what_are_no_slices(make_job: MakeJob, kind: dict[str, Any], *, is_said: bool) -> None:
+    assert bool(rule(NAME).run(sliced(make_job, **kind)).findings) is is_said

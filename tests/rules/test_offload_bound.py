@@ -65,3 +65,30 @@ def test_copies_in_one_half_of_a_window_load_or_save(make_window: MakeJob) -> No
     for rank in range(4):
         job.add(rank, 0, "memory", 100)
     assert OFFLOAD.run(copying(job, ms=4)) == RuleOutcome()
+
+
+@pytest.mark.parametrize(("pageable", "is_pageable"), [(None, False), (0.49, False), (0.5, True)])
+def test_copies_that_only_go_to_the_device_are_inputs(
+    make_job: MakeJob, pageable: float | None, *, is_pageable: bool
+) -> None:
+    (finding,) = OFFLOAD.run(copying(make_job(), pageable_ratio=pageable)).findings
+    memory = "pageable host memory" if is_pageable else "host memory"
+    assert f"for copies from {memory}: 0.40 GB" in finding.summary
+    assert "as inputs are" in finding.summary
+    assert ("pin_memory=True" in finding.remedy[0]) is is_pageable
+    assert not any("recomputation" in r for r in finding.remedy)
+
+
+@pytest.mark.parametrize(("back", "is_input"), [(44e6, True), (45e6, False)])
+def test_what_sends_back_more_than_a_tenth_is_offloaded(
+    make_job: MakeJob, back: float, *, is_input: bool
+) -> None:
+    facts = copying(make_job(), size=400e6)
+    rows = facts.of("memcpy_summary")
+    more = [{**row, "copy_kind": "DtoH", "busy_ns": 1, "total_bytes": back * 10} for row in rows]
+    job = make_job()
+    again = copying(job)
+    job.rows["memcpy_summary"] = [*again.of("memcpy_summary"), *more]
+    (finding,) = OFFLOAD.run(job.facts()).findings
+    assert ("as inputs are" in finding.summary) is is_input
+    assert any("recomputation" in r for r in finding.remedy) is not is_input

@@ -63,6 +63,7 @@ UNDECIDED = {
         nccl_facts: 2 * count > counted.total()
         finding_words: 2 * len(of_them) <= document.run.steps_count
         unexplained: 2 * len(facts.job.broken_ranks) > len(facts.ranks)
+        unexplained: 0 < 2 * len(slow) < len(steps)
     """,
     "how a number or a list is printed": """
         data_lines: len(facts.job.unread) > 2
@@ -90,6 +91,7 @@ CONSTANTS = {
     "the most that a finding or a report lists": """
         absent.MAX_NAMED stack_hang.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
         facts.MAX_CANDIDATES facts.MAX_PLACES facts.MAX_READINGS stalls.MAX_PLACES
+        idle_pauses.MAX_NAMED
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS
         first_failure.MAX_NAMED
         cables.SHOWN_CABLES kernel_report.SHOWN_DEVICES

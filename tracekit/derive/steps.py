@@ -52,7 +52,8 @@ WITH marker AS (
         PARTITION BY source_id, step ORDER BY dur_ns DESC, start_ns, place) = 1
 ), gpu AS (
     SELECT source_id, step, min(start_ns) AS gpu_start_ns, max(start_ns + dur_ns) AS gpu_end_ns,
-           count(*) AS operations
+           count(*) AS operations,
+           sum(dur_ns) FILTER (class = 'compute') AS compute_ns
     FROM gpu_op WHERE step IS NOT NULL AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
     GROUP BY source_id, step
 ), host AS (
@@ -60,7 +61,7 @@ WITH marker AS (
     FROM collective WHERE step IS NOT NULL AND timeline = 'host'
     GROUP BY source_id, step
 ), placed AS (
-    SELECT c.attempt, c.rank, c.capture_id, m.*, g.gpu_start_ns, g.gpu_end_ns,
+    SELECT c.attempt, c.rank, c.capture_id, m.*, g.gpu_start_ns, g.gpu_end_ns, g.compute_ns,
            s.window_start_ns, s.window_end_ns,
            coalesce(s.is_truncated_start, false) AS is_truncated_start,
            coalesce(s.is_truncated_end, false) AS is_truncated_end,
@@ -85,7 +86,7 @@ WITH marker AS (
     GROUP BY source_id
 )
 SELECT p.attempt, p.rank, p.capture_id, p.step, p.source_id, p.start_ns, p.end_ns, p.dur_ns,
-       p.gpu_start_ns, p.gpu_end_ns,
+       p.gpu_start_ns, p.gpu_end_ns, p.compute_ns,
        coalesce(
            p.window_start_ns - p.start_ns > 0.01 * p.dur_ns
            OR p.end_ns - p.window_end_ns > 0.01 * p.dur_ns, false)
@@ -96,12 +97,15 @@ FROM placed p JOIN usual u USING (source_id)
 ORDER BY p.attempt, p.rank, p.capture_id, p.step
 """
 
-AHEAD_RATIO = 0.2
+AHEAD_RATIO = 0.1
 """Of the time of all steps, in which markers and device part them differently: behind its host a
 device is always, and by about as much in every step."""
 EVEN_RATIO = 0.5
 """Of the scatter of the markers, in that of the device's steps: more, and the device has uneven
 steps itself, or what some step launched is no part of its pace (a copy that a save left)."""
+BUSY_RATIO = 0.9
+"""Of the device's steps, in kernels that compute: a device that never waits sets the pace, however
+uneven its own steps are (an evaluation, longer inputs)."""
 AHEAD_COUNT = 3
 """Steps behind another one that show it."""
 
@@ -119,12 +123,15 @@ WITH done AS (
     SELECT *, lag(done_ns) OVER (PARTITION BY attempt, rank, capture_id ORDER BY step) AS before_ns
     FROM done
 ), moved AS (
-    SELECT attempt, rank, host_ns, done_ns - before_ns AS device_ns FROM lasted WHERE follows
+    SELECT attempt, rank, host_ns, done_ns - before_ns AS device_ns, compute_ns
+    FROM lasted WHERE follows
 ), ranks AS (
     SELECT attempt, rank,
            count(*) >= {AHEAD_COUNT} AND count(device_ns) = count(*)
            AND sum(abs(device_ns - host_ns)) >= {AHEAD_RATIO} * sum(host_ns)
-           AND stddev_pop(device_ns) <= {EVEN_RATIO} * stddev_pop(host_ns) AS is_ahead
+           AND (stddev_pop(device_ns) <= {EVEN_RATIO} * stddev_pop(host_ns)
+                OR sum(compute_ns) >= {BUSY_RATIO} * sum(device_ns)
+                    AND sum(compute_ns) <= sum(device_ns)) AS is_ahead
     FROM moved GROUP BY attempt, rank
 ), ahead AS (
     -- Most ranks: where one is, the others wait for it in collectives.

@@ -54,6 +54,12 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
     min_explained_ratio: float = threshold(
         0.5, "of a symptom's price that its causes account for: else it has another"
     )
+    min_computed_ratio: float = threshold(
+        0.8, "of what slow steps take longer, that the device computes more, to be why"
+    )
+    min_in_few_ratio: float = threshold(
+        0.8, "of all idle time in long steps, for it to be said of these and not of all"
+    )
     min_more_calls_ratio: float = threshold(
         0.5, "of the calls of a usual step, in a slow one beyond them: else the same work is slower"
     )

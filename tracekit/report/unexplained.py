@@ -7,9 +7,11 @@ from statistics import fmean, median
 from typing import Any
 
 from tracekit.findings import BudgetPart, Finding
+from tracekit.range_kind import RangeKind
 from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.excess import label, short
+from tracekit.rules.excess import ADVICE, label, short
+from tracekit.rules.range_names import class_of
 from tracekit.rules.recurrence import how_often
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.wording import ranks_phrase, seconds, sentence, share
@@ -130,7 +132,8 @@ def idle(facts: Facts, limits: ReportThresholds, budget: Sequence[BudgetPart]) -
     return say(
         "unexplained",
         f"{who} idle {share(idle_s / step_s)} of the {seconds(step_s)} step"
-        f"{_longest_silence(facts, limits, idle_s)}, and no rule here found the reason.",
+        f"{_longest_silence(facts, limits, idle_s) or _in_few_steps(facts, limits)}, and no rule "
+        "here found the reason.",
         "profile with Python stacks to see what the host does meanwhile",
         idle_s / step_s,
     )
@@ -157,6 +160,23 @@ def _longest_silence(facts: Facts, limits: ReportThresholds, idle_s: float) -> s
     return f", {seconds(silent_s)} of it with {where} (rank {longest['rank']})"
 
 
+def _in_few_steps(facts: Facts, limits: ReportThresholds) -> str:
+    """In which steps nearly all of the idle time is, where these are few and long."""
+    steps = facts.steps
+    typical = median(steps.job_durs_ns)
+    slow = _slow_keys(steps, (1 + limits.min_slow_steps_ratio) * typical)
+    idle_ns = {key: fmean(row.idle_ns for row in steps.by_key[key].values()) for key in steps.keys}
+    there = sum(idle_ns[key] for key in slow) / (sum(idle_ns.values()) or 1)
+    if there < limits.min_in_few_ratio or not 0 < 2 * len(slow) < len(steps):
+        return ""
+    often = how_often([key.step for key in slow], len(steps))
+    longest_s = max(map(steps.job_dur_ns, slow)) / 1e9
+    return (
+        f", {share(there)} of that {often}, which take up to {seconds(longest_s)} where "
+        f"{seconds(typical / 1e9)} is typical"
+    )
+
+
 def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
     """Some steps that take clearly longer than the typical one."""
     durs = facts.steps.job_durs_ns
@@ -171,16 +191,27 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
     late = late_ranks(slow, limits, facts.job.broken_ranks)
     who = ranks_phrase(late, facts.ranks).lower()
     held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
+    usual = f"{seconds(typical / 1e9)} is typical"
+    said = f"Some steps take up to {seconds(max(durs) / 1e9)} where {usual}"
+    if (ranged := _ranged(facts, limits)) is not None:
+        words, reason = ranged
+        advice = ADVICE.get(reason) if reason is not None else None
+        return say(
+            "unexplained",
+            f"{said}. {words}",
+            advice.confirm if advice else "leave it out for some steps: are all as long then?",
+            above,
+        )
     explained = (
         _in_them(facts, limits)
         or (held if late else "")
         or _transferred(facts, limits)
         or _exchanged(facts, limits)
+        or _computed(facts, limits, (1 + least) * typical)
     )
     return say(
         "unexplained",
-        f"Some steps take up to {seconds(max(durs) / 1e9)} where {seconds(typical / 1e9)} is "
-        f"typical, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
+        f"{said}, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
         f"{explained} No rule here found the reason.",
         "profile a longer window that spans several slow steps, with Python stacks",
         above,
@@ -209,6 +240,36 @@ def _in_them(facts: Facts, limits: ReportThresholds) -> str:
         f" {sentence(often)} {who} {seconds(explained_ns / len(most) / 1e9)} more"
         f"{where}: {label(first)}{_more_calls(most, limits)}."
     )
+
+
+def _ranged(facts: Facts, limits: ReportThresholds) -> tuple[str, RangeKind | None] | None:
+    """The range that slow steps have and others lack, how long the device takes for it, and what it
+    is for: what it does may be spread over too many names for any one to explain the steps."""
+    over_ns = {
+        (row["attempt"], row["capture_id"], row["step"]): float(row["over_ns"])
+        for row in facts.of("slow_steps")
+    }
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in facts.of("rare_ranges"):
+        if row["device_ns"] and (row["attempt"], row["capture_id"], row["step"]) in over_ns:
+            groups.setdefault((str(row["name"]), int(row["rank"])), []).append(row)
+    if not groups:
+        return None
+    (name, rank), most = max(
+        groups.items(), key=lambda group: (sum(float(r["device_ns"]) for r in group[1]), group[0])
+    )
+    took_ns = sum(float(row["device_ns"]) for row in most)
+    if took_ns < limits.min_explained_ratio * sum(over_ns.values()):
+        return None
+    judged = int(most[0]["judged_steps_count"])
+    reason = class_of((name,))
+    words = (
+        f"{sentence(how_often([int(r['step']) for r in most], judged))} rank {rank} runs "
+        f"`{short(name)}`{f' ({reason})' if reason else ''}, which the others lack: the device "
+        f"takes {seconds(took_ns / len(most) / 1e9)} for it, {seconds(took_ns / judged / 1e9)} a "
+        "step on average."
+    )
+    return words, reason
 
 
 def _transferred(facts: Facts, limits: ReportThresholds) -> str:
@@ -261,6 +322,27 @@ def _exchanged(facts: Facts, limits: ReportThresholds) -> str:
     return (
         f" {sentence(often)} a rank makes {count:,.0f} collective calls where {few} usual "
         "(gradients or parameters that are exchanged every few steps)."
+    )
+
+
+def _computed(facts: Facts, limits: ReportThresholds, most_ns: float) -> str:
+    """How much more the device computes in slow steps, where that is why they are slow."""
+    steps, slow = facts.steps, set(_slow_keys(facts.steps, most_ns))
+    others = [key for key in steps.keys if key not in slow]
+    if not facts.has_gpu or not slow or not others or not steps.is_paced:
+        return ""
+
+    def mean_ns(keys: Collection[StepKey], part: str) -> float:
+        return fmean(getattr(row, part) for key in keys for row in steps.by_key[key].values())
+
+    more_ns = mean_ns(slow, "compute_ns") - mean_ns(others, "compute_ns")
+    over_ns = mean_ns(slow, "dur_ns") - mean_ns(others, "dur_ns")
+    if more_ns < limits.min_computed_ratio * over_ns:
+        return ""
+    often = how_often([key.step for key in sorted(slow)], len(steps))
+    return (
+        f" {sentence(often)} the device computes for {seconds(more_ns / 1e9)} more: longer inputs, "
+        "more microbatches, or work that other steps lack."
     )
 
 

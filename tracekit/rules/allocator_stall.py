@@ -5,7 +5,8 @@ What it means
 
 How it shows
     Calls such as ``cudaFree`` and ``cudaMalloc`` in steady steps, with the GPU idle during them.
-    A caching allocator makes them in its first steps only.
+    A caching allocator makes them in its first steps only. Many blocks given back one right behind
+    the other are a cache that is emptied; many calls that are no such row, one that is off.
 
 Why it hurts
     Freeing waits for all work of the device; nothing is queued until the new block is there. With
@@ -44,6 +45,11 @@ class AllocatorStallThresholds(StallThresholds):
         100,
         "calls in the typical step from which nothing is cached at all: a cache that gives back and"
         " asks again does so for tens of blocks",
+    )
+    min_run_count: int = threshold(
+        10,
+        "blocks given back one right behind the other: a cache that is emptied; of tensors that go"
+        " one by one few are neighbours",
     )
 
 
@@ -92,6 +98,35 @@ UNCACHED = replace(
 """The same where there is no cache to be fragmented."""
 
 
+def _says_emptied(stall: StallSummary) -> str:
+    return (
+        f"{_says(stall)[:-1]}: its cache is emptied at once and filled again, as "
+        "torch.cuda.empty_cache() in the loop does, or memory that is full."
+    )
+
+
+EMPTIED = replace(
+    TEXT,
+    says=_says_emptied,
+    confirm=(
+        "grep -rn empty_cache in the training code and its libraries",
+        "torch.cuda.memory_stats()['num_alloc_retries'] on that rank: if it grows, memory is full",
+    ),
+    remedy=(
+        "take torch.cuda.empty_cache() out of the loop",
+        "if memory is full: a smaller micro-batch, more sharding, or recomputation",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    ),
+)
+"""The same where all that is cached goes in one go."""
+
+
+def _is_emptied(facts: Facts, limits: AllocatorStallThresholds) -> bool:
+    """Whether most steps with such calls give so many blocks back in a row."""
+    runs = [int(row.get("freed_run_count") or 0) for row in facts.of(TEXT.query)]
+    return median(runs) >= limits.min_run_count if runs else False
+
+
 def _is_uncached(facts: Facts, limits: AllocatorStallThresholds) -> bool:
     """Whether some rank makes so many calls in its typical steady step."""
     if facts.is_window:
@@ -114,6 +149,8 @@ def evaluate(facts: Facts, limits: AllocatorStallThresholds) -> RuleOutcome:
     """
     if not facts.of(TEXT.query) and any(r["launched_count"] for r in facts.of("launch_stats")):
         return RuleOutcome()
+    if _is_emptied(facts, limits):
+        return evaluate_stalls(facts, limits, EMPTIED)
     return evaluate_stalls(facts, limits, UNCACHED if _is_uncached(facts, limits) else TEXT)
 
 

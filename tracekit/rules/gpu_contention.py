@@ -3,9 +3,12 @@ What it means
     Another program computes on a GPU of the job, which gets what is left.
 
 How it shows
-    Two or more processes compute on the GPU while its peers have one. Or, where processes are not
-    counted: its rank computes 1.05 times as long as its peers or more, at a clock like theirs, with
-    nothing that holds the clock down, and the GPU holds 1 GiB and 5 % more memory than any of them.
+    Two or more processes compute on the GPU while its peers have one. Or in a trace: in most steps
+    some kernels last longer than the same kernels at the same places of other steps, all by one
+    length of a millisecond or more whatever kernel it is, and other kernels in each step: a slice
+    of the GPU's time that another program had. Or, where neither is seen: its rank computes 1.05
+    times as long as its peers or more, at a clock like theirs, with nothing that holds the clock
+    down, and the GPU holds 1 GiB and 5 % more memory than any of them.
 
 Why it hurts
     Two programs take turns on the multiprocessors, and every rank waits for the slower one.
@@ -17,11 +20,15 @@ Remedy
 When this is wrong
     A rank may hold more memory because it does more (a stage of a pipeline, an embedding): it is
     compared in computing time with ranks of its own stage only, and a job with experts is left out.
-    Memory alone, or a slow GPU alone, is no contention. Processes of MPS or of the job itself (data
-    loaders that use the GPU) count too.
+    Memory alone, or a slow GPU alone, is no contention. A kernel longer than a slice has one of the
+    other's in every step, which no step then shows: slices then cost more than is said. Processes
+    of MPS or of the job itself (data loaders that use the GPU) count too.
 
 Source
-    Diagnosis D1 (the peer ratio of computing time) beside what nvidia-smi lists as processes.
+    Diagnosis D1 (the peer ratio of computing time) beside what nvidia-smi lists as processes. Of
+    slices: a job on an H200 beside a program of matrix products; 15 to 21 of 425 kernels a step
+    lasted 2.57 ms longer (of ten at most one under 2.52 ms, at most one over 2.63 ms), and none in
+    eleven jobs that had the card to themselves.
 """
 
 from __future__ import annotations
@@ -29,14 +36,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
-from tracekit.findings import Evidence, Finding
+from tracekit.findings import Evidence, Finding, Price
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, RuleOutcome
+from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import safe, some
+from tracekit.wording import ranks_phrase, safe, seconds, some
 
 GIB = 2.0**30
+TURNS = "kernel_turns"
+CONFIRM = (
+    "nvidia-smi pmon -c 5; nvidia-smi --query-compute-apps=pid,name,used_memory "
+    "--format=csv   on its host",
+)
+REMEDY = ("stop the other program; give each job whole GPUs",)
 
 
 class GpuContentionThresholds(gpus.PricedThresholds):
@@ -49,10 +64,21 @@ class GpuContentionThresholds(gpus.PricedThresholds):
     min_more_memory_ratio: float = threshold(0.05, "likewise; allocators differ by 1 or 2 %")
     min_clock_ratio: float = threshold(0.95, "clock over its peers': below, the clock is why (D2)")
     min_peers_count: int = threshold(3, "GPUs of its group, to say what is usual")
+    min_turns_count: int = threshold(
+        3, "kernels of a median step that last longer by one length: one or two may be chance"
+    )
+    min_names_count: int = threshold(2, "their names: a single kernel may have a case of its own")
+    max_spread_ratio: float = threshold(
+        0.25, "of a slice, between what nine and what one in ten last: slices are of one length"
+    )
+    min_steps_ratio: float = threshold(0.5, "of the steady steps that have such kernels")
+    min_step_ratio: float = threshold(0.02, "of a mean step that slices take")
 
 
 def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
     """One finding a GPU that is shared."""
+    if by_turns := _by_turns(facts, limits):
+        return RuleOutcome(by_turns)
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     if not any({"compute_processes", "memory_used"} & set(c) for c in counters.values()):
         return gpus.lacking_counters(
@@ -78,6 +104,92 @@ def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
                     replace(made, confidence=replace(made.confidence, level="possible"))
                 )
     return RuleOutcome(tuple(findings))
+
+
+def _by_turns(facts: Facts, limits: GpuContentionThresholds) -> tuple[Finding, ...]:
+    """One finding for all ranks whose kernels wait for another program's slices."""
+    steps = facts.steps
+    rows: dict[int, list[Row]] = defaultdict(list)
+    for row in facts.of(TURNS):
+        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        if key in steps.by_key and row["rank"] in steps.by_key[key]:
+            rows[int(row["rank"])].append(row)
+    shared = {rank: struck for rank, struck in rows.items() if _are_slices(facts, struck, limits)}
+    if not shared:
+        return ()
+    cost_ns = {
+        rank: sum(float(row["turns_ns"]) for row in struck) / len(steps)
+        for rank, struck in shared.items()
+    }
+    worst = max(sorted(shared), key=lambda rank: cost_ns[rank])
+    struck, mean = shared[worst], steps.rank_means[worst]
+    slice_s = median(float(row["p50_ns"]) for row in struck) / 1e9
+    count = median(int(row["turns_count"]) for row in struck)
+    in_all = len(struck) == len(steps)
+    most_ns = sum(float(row["over_ns"]) for row in struck) / len(steps) + mean.idle
+    whose = "the GPU" if len(steps.ranks) == 1 else f"the GPU of {_of(facts, sorted(shared))}"
+    return (
+        facts.finding(
+            facts.scope(sorted(shared), steps.keys),
+            f"Another program takes turns on {whose}: in the median step {count:.0f} kernels last "
+            f"{seconds(slice_s)} longer than in other steps, whatever kernel it is and another one "
+            "each time, which is a slice of its time.",
+            (
+                Evidence.count(
+                    "kernels of the median step that last a slice longer",
+                    count,
+                    limits.min_turns_count,
+                    TURNS,
+                    facts.places(struck),
+                ),
+                Evidence(
+                    "a slice, median step",
+                    slice_s,
+                    "s",
+                    query=TURNS,
+                ),
+                Evidence(
+                    "slices of other programs, mean step",
+                    cost_ns[worst] / 1e9,
+                    "s",
+                    threshold=limits.min_step_ratio * mean.dur / 1e9,
+                    query=TURNS,
+                ),
+            ),
+            by=("GPU timeline", "step times"),
+            basis=f"kernels and the same kernels of other steps, on {len(struck)} of {len(steps)}",
+            impact=facts.impact(
+                Price(
+                    cost_ns[worst],
+                    "recorded time",
+                    min(float(r["turns_ns"]) for r in struck) if in_all else 0.0,
+                    max(cost_ns[worst], most_ns),
+                ),
+                steps.keys,
+            ),
+            confirm=CONFIRM,
+            remedy=REMEDY,
+        ),
+    )
+
+
+def _of(facts: Facts, ranks: Sequence[int]) -> str:
+    said = ranks_phrase(ranks, facts.ranks)
+    return said[0].lower() + said[1:]
+
+
+def _are_slices(facts: Facts, struck: Sequence[Row], limits: GpuContentionThresholds) -> bool:
+    """Whether a rank's long kernels are so many, and so alike, that nothing else explains them."""
+    rank = int(struck[0]["rank"])
+    spread = median((row["p90_ns"] - row["p10_ns"]) / row["p50_ns"] for row in struck)
+    total_ns = sum(float(row["turns_ns"]) for row in struck) / len(facts.steps)
+    return (
+        len(struck) >= limits.min_steps_ratio * len(facts.steps)
+        and median(int(row["turns_count"]) for row in struck) >= limits.min_turns_count
+        and median(int(row["names_count"]) for row in struck) >= limits.min_names_count
+        and spread <= limits.max_spread_ratio
+        and total_ns >= limits.min_step_ratio * facts.steps.rank_means[rank].dur
+    )
 
 
 HELD = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
@@ -162,11 +274,8 @@ def _made(facts: Facts, row: Row, summary: str, evidence: Evidence) -> Finding:
         [row],
         summary,
         (evidence,),
-        confirm=(
-            "nvidia-smi pmon -c 5; nvidia-smi --query-compute-apps=pid,name,used_memory "
-            "--format=csv   on its host",
-        ),
-        remedy=("stop the other program; give each job whole GPUs",),
+        confirm=CONFIRM,
+        remedy=REMEDY,
     )
 
 
@@ -176,7 +285,7 @@ RULE = gpus.rule(
     owner="platform",
     thresholds=GpuContentionThresholds(),
     queries=("step_breakdown", gpus.COUNTERS, gpus.THROTTLE, "gpu_processes"),
-    kernel_queries=gpus.TRACE_QUERIES,
+    kernel_queries=(*gpus.TRACE_QUERIES, TURNS),
     evaluate=evaluate,
     explains=("waiting", "lateness", "odd GPU"),
     absorbs=("slow GPU",),

@@ -42,11 +42,11 @@ from collections.abc import Mapping
 from statistics import fmean, median
 
 from tracekit.findings import Evidence, Finding, Instrument, Price
+from tracekit.rules import idle_pauses
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import (
     Excess,
-    ExcessThresholds,
     Peers,
     is_in_training,
     passing_pauses,
@@ -76,7 +76,7 @@ MOVING = "Python's collector, swapping, or the process being stopped: the place 
 BY_TURNS = "Python's collector, which each rank runs at a time of its own, or code that takes turns"
 
 
-class HostPauseThresholds(LatenessThresholds, ExcessThresholds):
+class HostPauseThresholds(LatenessThresholds, idle_pauses.IdlePausesThresholds):
     """When a rank stands still."""
 
     min_pause_ratio: float = threshold(
@@ -87,14 +87,15 @@ class HostPauseThresholds(LatenessThresholds, ExcessThresholds):
 def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
     """One finding for each late rank of which nothing is recorded meanwhile."""
     if len(facts.ranks) == 1 and len(facts.steps):
-        return RuleOutcome(findings=_at_once(facts, limits))
+        return _of_all(facts, limits)
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
         return facts.lacking(*NO_STEPS)
     slow = late_ranks(facts, limits, lambda rank, ns: _stands_still(facts, rank, ns, limits))
     if not slow:
-        return RuleOutcome(findings=_by_turns(facts, limits) or _at_once(facts, limits))
+        by_turns = _by_turns(facts, limits)
+        return RuleOutcome(findings=by_turns) if by_turns else _of_all(facts, limits)
     findings = []
     for late in slow:
         excess = _pause(facts, late.rank, delay_ns(late), limits, "stage")
@@ -103,6 +104,12 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
         if excess is not None:
             findings.append(_finding(facts, limits, late, excess, _pauses(facts, excess)))
     return RuleOutcome(findings=tuple(findings))
+
+
+def _of_all(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
+    """What all ranks do at once: in some steps and not in others, else in most."""
+    at_once = _at_once(facts, limits)
+    return RuleOutcome(findings=at_once) if at_once else idle_pauses.evaluate(facts, limits)
 
 
 def _pause(
@@ -213,7 +220,9 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     often = len(keys) / len(steps)
     paused_ns = often * fmean(float(row["part_ns"]) for row in rows)
     longer_ns = often * (fmean(steps.job_dur_ns(key) for key in keys) - fmean(others))
-    cost_ns = min(paused_ns, longer_ns)
+    # A device that still has work for a part of the pause loses that much less.
+    idle_ns = idle_pauses.shared_ns(facts, keys) if facts.has_gpu else paused_ns
+    cost_ns = min(paused_ns, longer_ns, idle_ns or paused_ns)
     if cost_ns < limits.min_cost_ratio * steps.step_ns or longer_ns < (
         limits.min_pause_ratio * paused_ns
     ):
@@ -348,7 +357,7 @@ RULE = Rule(
     summary="A rank, one and then another, or all at once stand still with nothing recorded.",
     owner="platform",
     thresholds=HostPauseThresholds(),
-    queries=(*QUERIES, EXCESS, SLOW),
+    queries=(*QUERIES, EXCESS, SLOW, idle_pauses.QUERY),
     needs_kernels=True,
     evaluate=evaluate,
     explains=("waiting", "lateness", "latency", "stalled launches"),

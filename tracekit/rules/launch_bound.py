@@ -53,7 +53,7 @@ from tracekit.wording import between, seconds, share
 
 STALL_QUERIES = (
     *("sync_stall", "input_stall", "gc_pause", "checkpoint_stall"),
-    *("compile_stall", "allocator_stall"),
+    *("compile_stall", "allocator_stall", "pause_stall"),
 )
 WINDOW_QUERY = "profiled_window"
 NEEDS = "launches joined to GPU operations in a trace"

@@ -6,7 +6,9 @@ What it means
 How it shows
     On most ranks, in the median step, copies between host and device run for at least 5 % of the
     step while the GPU computes nothing and communicates nothing, and they move at least 100 MB a
-    step: far more than an input.
+    step: far more than a language model's input. Copies of which nearly all go to the device are
+    inputs, or states that are only read, and are called that; it is said where they come from
+    memory that is not pinned.
 
 Why it hurts
     PCIe moves 16 to 64 GB/s, GPU memory 2,000 to 8,000. A GPU that waits for its weights is bought
@@ -43,6 +45,9 @@ CAPTURE = "profile with activities CPU and CUDA"
 KINDS = ("HtoD", "DtoH")
 FITS = "keep in GPU memory what fits: more sharding, recomputation, 8-bit optimizer states"
 AGAIN = "keep on the device what is copied again and again"
+PINNED = "pin_memory=True in the data loader, and .to(device, non_blocking=True)"
+AHEAD = "copy the next batch on a stream of its own while this one is computed"
+SMALLER = "send less: bytes instead of floats, decoded or cast on the GPU"
 
 
 class OffloadBoundThresholds(Thresholds):
@@ -56,6 +61,10 @@ class OffloadBoundThresholds(Thresholds):
     )
     min_copies_ratio: float = threshold(0.5, "share of the copying that goes to or from the host")
     min_ranks_ratio: float = threshold(0.5, "share of the ranks; fewer are no configuration")
+    min_one_way_ratio: float = threshold(
+        0.9, "of the bytes, to the device, that are inputs: an offloaded optimizer sends gradients"
+    )
+    min_pageable_ratio: float = threshold(0.5, "of the bytes, from or to memory not pinned")
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,9 @@ class RankCopies:
     exposed_ns: float
     step_bytes: float
     bytes_per_s: float
+    to_device_ratio: float
+    """Of the bytes, those that go to the device."""
+    pageable_ratio: float
 
 
 def evaluate(facts: Facts, limits: OffloadBoundThresholds) -> RuleOutcome:
@@ -97,11 +109,14 @@ def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
         rank, busy_ns = int(row["rank"]), float(row["busy_ns"] or 0)
         every[rank] += busy_ns
         if row["copy_kind"] in KINDS:
-            sums = host.setdefault(rank, [0.0, 0.0])
+            sums = host.setdefault(rank, [0.0, 0.0, 0.0, 0.0])
+            moved = float(row["total_bytes"] or 0)
             sums[0] += busy_ns
-            sums[1] += float(row["total_bytes"] or 0)
+            sums[1] += moved
+            sums[2] += moved if row["copy_kind"] == "HtoD" else 0.0
+            sums[3] += moved * float(row.get("pageable_ratio") or 0)
     copying = []
-    for rank, (busy_ns, moved) in sorted(host.items()):
+    for rank, (busy_ns, moved, to_device, pageable) in sorted(host.items()):
         if rank not in exposed or not spans.get(rank) or busy_ns <= 0:
             continue
         dur_ns, exposed_ns = median(durs[rank]), median(exposed[rank])
@@ -112,7 +127,16 @@ def _copies(facts: Facts, limits: OffloadBoundThresholds) -> list[RankCopies]:
             and step_bytes >= limits.min_step_bytes
             and busy_ns >= limits.min_copies_ratio * every[rank]
         ):
-            copying.append(RankCopies(rank, exposed_ns, step_bytes, moved * 1e9 / busy_ns))
+            copying.append(
+                RankCopies(
+                    rank,
+                    exposed_ns,
+                    step_bytes,
+                    moved * 1e9 / busy_ns,
+                    to_device / moved,
+                    pageable / moved,
+                )
+            )
     return copying
 
 
@@ -123,11 +147,16 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
     rate = median(r.bytes_per_s for r in ranks)
     moved = median(r.step_bytes for r in ranks)
     a_step = "" if facts.is_window else " and step"
+    is_input = median(r.to_device_ratio for r in ranks) >= limits.min_one_way_ratio
+    is_pageable = median(r.pageable_ratio for r in ranks) >= limits.min_pageable_ratio
+    way = "from" if is_input else "to and from"
+    memory = f"{way} {'pageable ' if is_pageable else ''}host memory"
     return facts.finding(
         scope,
         f"The GPU waits {seconds(cost_ns / 1e9)} {facts.each} "
-        f"({share(cost_ns / steps.step_ns)}) for copies to and from host memory: "
-        f"{moved / 1e9:.2f} GB a rank{a_step} at {rate / 1e9:.1f} GB/s.",
+        f"({share(cost_ns / steps.step_ns)}) for copies {memory}: "
+        f"{moved / 1e9:.2f} GB a rank{a_step} at {rate / 1e9:.1f} GB/s"
+        f"{', nearly all of it to the device, as inputs are' if is_input else ''}.",
         (
             Evidence.seconds(
                 "copies that nothing hides, median step and rank",
@@ -147,17 +176,25 @@ def _finding(facts: Facts, limits: OffloadBoundThresholds, ranks: list[RankCopie
         by=["GPU timeline"],
         basis=f"copies with an otherwise idle GPU on {len(ranks)} of {len(steps.ranks)} ranks",
         impact=facts.impact(at_most(cost_ns, "recorded time")),
-        confirm=(
-            "tracekit query RUN memcpy_summary   which copies these are"
-            if facts.is_window
-            else "one run with offload_optimizer and offload_param off, if it fits",
-        ),
-        remedy=(
-            AGAIN if facts.is_window else FITS,
-            "pin host memory and overlap the copies (prefetch, overlap_comm)",
-            "bind each process to the CPU socket of its GPU",
-        ),
+        confirm=(_confirm(facts, is_input=is_input),),
+        remedy=_remedy(facts, is_input=is_input, is_pageable=is_pageable),
     )
+
+
+def _confirm(facts: Facts, *, is_input: bool) -> str:
+    if facts.is_window:
+        return "tracekit query RUN memcpy_summary   which copies these are"
+    if is_input:
+        return "train 50 steps on one batch kept on the device: are the copies gone?"
+    return "one run with offload_optimizer and offload_param off, if it fits"
+
+
+def _remedy(facts: Facts, *, is_input: bool, is_pageable: bool) -> tuple[str, ...]:
+    bind = "bind each process to the CPU socket of its GPU"
+    if is_input and not facts.is_window:
+        return (*((PINNED,) if is_pageable else ()), AHEAD, SMALLER, bind)
+    pin = "pin host memory and overlap the copies (prefetch, overlap_comm)"
+    return (AGAIN if facts.is_window else FITS, pin, bind)
 
 
 RULE = Rule(

@@ -79,6 +79,8 @@ class StallText:
     remedy: tuple[str, ...]
     needs_gpu: bool = False
     """Only the idle time of a device can show it."""
+    seen_by: str | None = None
+    """What shows it on the host, where that is no range."""
 
 
 @dataclass(frozen=True)
@@ -347,7 +349,7 @@ def _instruments(
     """Which independent kinds of evidence agree, and the sentence that says so."""
     steps = facts.steps
     kinds: list[Instrument] = ["host ranges"]
-    words = [f"the rank's own {text.noun} ranges"]
+    words = [text.seen_by or f"the rank's own {text.noun} ranges"]
     sides = {steps.by_key[d.key][r].is_host_side for d in stalled for r in d.stalls_ns}
     if sides == {False}:
         kinds.append("GPU timeline")

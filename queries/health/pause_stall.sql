@@ -1,0 +1,228 @@
+-- How long each step's GPU idled while its host recorded nothing, and where the host stood then.
+--
+-- The evidence of host-pause in every step. Between two events (a call or operator that begins or
+-- ends, on a thread that launches or that marks the steps) nothing is known of the host: it runs
+-- code that no range names, or is not run at all. Such a stretch costs what the GPU idles in it.
+-- Shorter ones than pause_ns are how long a program takes from call to call. Time inside a fetch, a
+-- collection, a save, a compilation, a call of the driver or a communication is left to these.
+--
+-- reads: host_op, gpu_op, step, annotation
+-- needs: host_op
+-- grain: attempt, rank, capture_id, step
+-- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
+--     halves (0, 1) of what each capture shows of the device, from first launch to last end.
+-- param: pause_ns BIGINT = 1000000 : Least idle time, and least stretch, that is a pause.
+-- column: rank INTEGER : Global rank.
+-- column: capture_id INTEGER : Capture window of the rank, from 0.
+-- column: step BIGINT : Job-level step; steps without such a stretch are absent.
+-- column: stall_ns BIGINT : Time of the step in such stretches.
+-- column: exposed_ns BIGINT : GPU idle time in them.
+-- column: ranges_count BIGINT : Stretches that begin in the step.
+-- column: longest_ns BIGINT : The longest idle time in one.
+-- column: kind VARCHAR : Where most of exposed_ns lies: range (inside a named one), operator or
+--     between (two events).
+-- column: name VARCHAR : Name of that range or operator, or what it lies between.
+-- column: part_ns BIGINT : The part of exposed_ns that lies there.
+-- column: source_id INTEGER : Source of the event that the longest begins with.
+-- column: place BIGINT : Place of that event.
+-- column: attempt INTEGER : Attempt of the job, from 1.
+WITH
+    threads AS (
+        SELECT source_id, launch_thread AS thread
+        FROM gpu_op
+        WHERE launch_thread IS NOT NULL
+        UNION
+        SELECT source_id, thread
+        FROM annotation
+        WHERE domain = 'profiler_step' AND NOT coalesce(is_gpu_twin, FALSE)
+    ),
+    gpu_work AS (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM gpu_op
+    ),
+    gaps AS MATERIALIZED (
+        SELECT
+            key,
+            end_ns AS start_ns,
+            lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns) AS end_ns
+        FROM merged_intervals('gpu_work')
+        QUALIFY lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns) - end_ns >= $pause_ns
+    ),
+    events AS MATERIALIZED (
+        SELECT
+            capture_key(attempt, rank, capture_id) AS key,
+            source_id,
+            place,
+            if(category IN ('runtime', 'driver'), 'call', 'operator') AS kind,
+            name,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM host_op
+        SEMI JOIN threads USING (source_id, thread)
+        WHERE rank IS NOT NULL
+        UNION ALL
+        SELECT
+            capture_key(attempt, rank, capture_id),
+            source_id,
+            place,
+            CASE
+                WHEN domain IN ('python_input', 'python_gc', 'checkpoint') THEN 'other'
+                WHEN contains(name, '(dynamo_timed)') THEN 'other'
+                WHEN domain IN ('profiler_step', 'module') THEN 'around'
+                ELSE 'range'
+            END,
+            name,
+            start_ns,
+            start_ns + dur_ns
+        FROM annotation
+        SEMI JOIN threads USING (source_id, thread)
+        WHERE
+            rank IS NOT NULL
+            AND NOT coalesce(is_gpu_twin, FALSE)
+            AND source_id IN (SELECT DISTINCT source_id FROM host_op)
+    ),
+    moments AS (
+        SELECT
+            key,
+            {
+                'is_start': unnest([TRUE, FALSE]),
+                'place': place,
+                'source_id': source_id,
+                'name': name
+            } AS event,
+            unnest([start_ns, end_ns]) AS time_ns
+        FROM events
+    ),
+    -- What begins and ends at one moment is one edge; it has the name of what ends.
+    edges AS (
+        SELECT key, time_ns, min(event) AS event
+        FROM moments
+        GROUP BY key, time_ns
+    ),
+    -- What lies within a gap, the last before it and the first after it.
+    near AS (
+        SELECT edges.*, gaps.start_ns AS gap_ns
+        FROM edges
+        ASOF JOIN gaps ON gaps.key = edges.key AND gaps.start_ns < edges.time_ns
+        WHERE edges.time_ns < gaps.end_ns
+        UNION ALL
+        SELECT edges.*, gaps.start_ns
+        FROM gaps
+        ASOF JOIN edges ON gaps.key = edges.key AND gaps.start_ns >= edges.time_ns
+        UNION ALL
+        SELECT edges.*, gaps.start_ns
+        FROM gaps
+        ASOF JOIN edges ON gaps.key = edges.key AND gaps.end_ns <= edges.time_ns
+    ),
+    stretches AS (
+        SELECT
+            key,
+            gap_ns,
+            event.source_id AS source_id,
+            event.place AS place,
+            time_ns AS start_ns,
+            lead(time_ns) OVER along AS end_ns,
+            if(event.is_start, 'the start of ', '') || event.name AS after_name,
+            if((lead(event) OVER along).is_start, '', 'the end of ')
+            || (lead(event) OVER along).name AS before_name
+        FROM near
+        WINDOW along AS (PARTITION BY key, gap_ns ORDER BY time_ns)
+    ),
+    silent AS MATERIALIZED (
+        SELECT
+            stretches.key,
+            stretches.source_id,
+            stretches.place,
+            stretches.start_ns,
+            stretches.end_ns,
+            after_name,
+            before_name,
+            greatest(stretches.start_ns, gaps.start_ns) AS idle_since_ns,
+            least(stretches.end_ns, gaps.end_ns) - idle_since_ns AS idle_ns
+        FROM stretches
+        JOIN gaps ON gaps.key = stretches.key AND gaps.start_ns = gap_ns
+        WHERE idle_ns >= $pause_ns
+    ),
+    long_events AS (
+        SELECT key, kind, name, start_ns, end_ns
+        FROM events
+        WHERE end_ns - start_ns >= $pause_ns
+    ),
+    surrounded AS (
+        SELECT
+            silent.key,
+            silent.start_ns,
+            silent.idle_since_ns,
+            bool_or(
+                long_events.kind IN ('other', 'call')
+                OR long_events.name = 'record_param_comms'
+                OR starts_with(long_events.name, 'c10d::')
+            ) AS is_explained,
+            max_by(
+                {'kind': long_events.kind, 'name': long_events.name},
+                {
+                    'start_ns': long_events.start_ns,
+                    'shortness_ns': -long_events.end_ns,
+                    'name': long_events.name
+                }
+            ) FILTER (long_events.kind IN ('range', 'operator')) AS inside
+        FROM silent
+        JOIN long_events
+            ON long_events.key = silent.key
+            AND long_events.start_ns <= silent.start_ns
+            AND long_events.end_ns >= silent.end_ns
+        GROUP BY silent.key, silent.start_ns, silent.idle_since_ns
+    ),
+    placed AS (
+        SELECT
+            silent.*,
+            coalesce(inside.kind, 'between') AS kind,
+            coalesce(inside.name, 'between ' || after_name || ' and ' || before_name) AS name
+        FROM silent
+        LEFT JOIN surrounded USING (key, start_ns, idle_since_ns)
+        WHERE NOT coalesce(is_explained, FALSE)
+    ),
+    step_keys AS (
+        SELECT capture_key(attempt, rank, capture_id) AS key, step, start_ns, end_ns
+        FROM judged_steps($over)
+    ),
+    step_parts AS (
+        SELECT
+            placed.key,
+            step,
+            kind,
+            name,
+            sum(idle_ns) AS exposed_ns,
+            sum(placed.end_ns - placed.start_ns) AS stall_ns,
+            count(*) AS ranges_count,
+            max(idle_ns) AS longest_ns,
+            arg_min(
+                {'source_id': source_id, 'place': place},
+                {'shortness_ns': -idle_ns, 'source_id': source_id, 'place': place}
+            ) AS longest
+        FROM placed
+        ASOF JOIN step_keys
+            ON step_keys.key = placed.key AND step_keys.start_ns <= placed.idle_since_ns
+        WHERE placed.idle_since_ns < step_keys.end_ns
+        GROUP BY placed.key, step, kind, name
+    )
+SELECT
+    rank_of(key) AS rank,
+    capture_id_of(key) AS capture_id,
+    step,
+    CAST(sum(stall_ns) AS BIGINT) AS stall_ns,
+    CAST(sum(exposed_ns) AS BIGINT) AS exposed_ns,
+    CAST(sum(ranges_count) AS BIGINT) AS ranges_count,
+    max(longest_ns) AS longest_ns,
+    arg_min(kind, {'shortness_ns': -exposed_ns, 'name': name}) AS kind,
+    arg_min(name, {'shortness_ns': -exposed_ns, 'name': name}) AS name,
+    CAST(max(exposed_ns) AS BIGINT) AS part_ns,
+    arg_min(longest, {'shortness_ns': -longest_ns, 'longest': longest}).source_id AS source_id,
+    arg_min(longest, {'shortness_ns': -longest_ns, 'longest': longest}).place AS place,
+    attempt_of(key) AS attempt
+FROM step_parts
+GROUP BY key, step
+ORDER BY attempt, rank, capture_id, step;

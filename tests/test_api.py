@@ -43,8 +43,8 @@ def test_a_notebook_from_files_to_a_diagnosis(traces_folder: Path, tmp_path: Pat
     assert steps.filter(rank=0)["dur_ns"].max() == 130_000_000
     totals = run.sql("SELECT rank, sum(dur_ns) AS ns FROM gpu_op GROUP BY rank ORDER BY rank")
     assert totals.to_dicts() == [
-        {"rank": 0, "ns": 6 * 110_000_000},  # it waits 30 ms in each all-reduce
-        {"rank": 1, "ns": 6 * 80_000_000},
+        {"rank": 0, "ns": 6 * 127_000_000},  # it waits 30 ms in each all-reduce
+        {"rank": 1, "ns": 6 * 97_000_000},
     ]
     report = run.diagnose()
     assert report.verdict.kind == "culprit"
@@ -67,8 +67,8 @@ def test_parameters_of_a_query_are_keywords(traces_folder: Path) -> None:
     with tracekit.open(traces_folder) as run:
         plain = run.query("overlap")
         rounded = run.query("overlap", rounding="hta", steps="all_but_last")
-    assert plain["compute_ns"].to_list() == [6 * 60_000_000] * 2
-    assert rounded["compute_ns"].to_list() == [5 * 60_000_000] * 2
+    assert plain["compute_ns"].to_list() == [6 * 77_000_000] * 2
+    assert rounded["compute_ns"].to_list() == [5 * 77_000_000] * 2
 
 
 def test_a_selection_is_a_part_of_the_run(traces_folder: Path) -> None:

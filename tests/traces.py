@@ -1,6 +1,6 @@
 """Handmade profiler traces: a job small enough to check by hand, whole enough for all of tracekit.
 
-Every rank's step takes 100 ms: a kernel of 60, an all-reduce of 20 that nothing hides, 20 idle.
+Every rank's step takes 100 ms: a kernel of 77, an all-reduce of 20 that nothing hides, 3 idle.
 ``stall_ms`` lets the last rank wait that long for input at the start of each step; the others
 then wait for it in the all-reduce, so that the step takes as much longer.
 """
@@ -17,7 +17,7 @@ Document = dict[str, Any]
 BASE_NS = 1_784_602_867_000_000_000  # 2026-07-21 03:01:07 UTC
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 STEP_US = 100_000
-KERNEL_US = 60_000
+KERNEL_US = 77_000
 ALL_REDUCE_US = 20_000
 
 

@@ -2,7 +2,8 @@
 --
 -- The evidence of host-pause in every step. Between two events (a call or operator that begins or
 -- ends, on a thread that launches or that marks the steps) nothing is known of the host: it runs
--- code that no range names, or is not run at all. Such a stretch costs what the GPU idles in it.
+-- code that no range names, or is not run at all. Such a stretch costs what the GPU idles in it,
+-- up to the launch of what then begins; where no launch was recorded nothing is known.
 -- Shorter ones than pause_ns are how long a program takes from call to call. Time inside a fetch, a
 -- collection, a save, a compilation, a call of the driver or a communication is left to these.
 --
@@ -40,16 +41,25 @@ WITH
         SELECT
             capture_key(attempt, rank, capture_id) AS key,
             start_ns,
-            start_ns + dur_ns AS end_ns
+            start_ns + dur_ns AS end_ns,
+            launch_start_ns
         FROM gpu_op
     ),
-    gaps AS MATERIALIZED (
+    idle AS (
         SELECT
             key,
             end_ns AS start_ns,
             lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns) AS end_ns
         FROM merged_intervals('gpu_work')
         QUALIFY lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns) - end_ns >= $pause_ns
+    ),
+    -- What was launched before the device idled waited for something else than the host.
+    gaps AS MATERIALIZED (
+        SELECT idle.key, idle.start_ns, min(launch_start_ns) AS end_ns
+        FROM idle
+        JOIN gpu_work ON gpu_work.key = idle.key AND gpu_work.start_ns = idle.end_ns
+        GROUP BY idle.key, idle.start_ns
+        HAVING min(launch_start_ns) - idle.start_ns >= $pause_ns
     ),
     events AS MATERIALIZED (
         SELECT
@@ -71,7 +81,8 @@ WITH
             CASE
                 WHEN domain IN ('python_input', 'python_gc', 'checkpoint') THEN 'other'
                 WHEN contains(name, '(dynamo_timed)') THEN 'other'
-                WHEN domain IN ('profiler_step', 'module') THEN 'around'
+                WHEN domain = 'profiler_step' THEN 'step'
+                WHEN domain = 'module' THEN 'around'
                 ELSE 'range'
             END,
             name,
@@ -91,6 +102,7 @@ WITH
                 'is_start': unnest([TRUE, FALSE]),
                 'place': place,
                 'source_id': source_id,
+                'kind': kind,
                 'name': name
             } AS event,
             unnest([start_ns, end_ns]) AS time_ns
@@ -125,9 +137,18 @@ WITH
             event.place AS place,
             time_ns AS start_ns,
             lead(time_ns) OVER along AS end_ns,
-            if(event.is_start, 'the start of ', '') || event.name AS after_name,
-            if((lead(event) OVER along).is_start, '', 'the end of ')
-            || (lead(event) OVER along).name AS before_name
+            if(
+                event.kind = 'step',
+                'the step''s start',
+                if(event.is_start, 'the start of ', '') || event.name
+            ) AS after_name,
+            lead(
+                if(
+                    event.kind = 'step',
+                    'the step''s end',
+                    if(event.is_start, '', 'the end of ') || event.name
+                )
+            ) OVER along AS before_name
         FROM near
         WINDOW along AS (PARTITION BY key, gap_ns ORDER BY time_ns)
     ),

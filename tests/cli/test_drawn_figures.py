@@ -64,6 +64,7 @@ def matrix_product() -> dict[str, Any]:
             }
         elif event["name"] == "gemm":
             event["args"]["External id"] = event["args"]["correlation"]
+            event["dur"] = 60_000
     steps = [e for e in events if e["name"].startswith("ProfilerStep#")]
     for count, step in enumerate(steps, 1):
         events.append(

@@ -26,15 +26,29 @@ def test_where_launches_were_recorded_no_allocation_is_none(make_job: MakeJob) -
     assert look("allocator-stall", make_job().launching()) == RuleOutcome()
 
 
-@pytest.mark.parametrize(("freed", "is_emptied"), [(9, False), (10, True)])
+@pytest.mark.parametrize(
+    ("calls", "freed", "is_emptied"),
+    [(102, 51, True), (110, 44, True), (110, 43, False), (1460, 62, False)],
+)
 def test_blocks_given_back_in_a_row_are_a_cache_that_is_emptied(
-    make_job: MakeJob, freed: int, *, is_emptied: bool
+    make_job: MakeJob, calls: int, freed: int, *, is_emptied: bool
 ) -> None:
     """As seen: 51 cudaFree one behind the other in every step, by torch.cuda.empty_cache()."""
     job = make_job().stall("allocator_stall", range(4), range(1, 11), 30)
     for row in job.rows["allocator_stall"]:
-        row["ranges_count"], row["freed_run_count"] = 102, freed
+        row["ranges_count"], row["freed_run_count"] = calls, freed
     (finding,) = look("allocator-stall", job).findings
     assert ("its cache is emptied at once" in finding.summary) is is_emptied
     assert ("take torch.cuda.empty_cache() out" in finding.remedy[0]) is is_emptied
     assert ("its cache seems to be off" in finding.summary) is not is_emptied
+
+
+@pytest.mark.parametrize(("freed", "is_emptied"), [(9, False), (10, True)])
+def test_a_few_blocks_in_a_row_are_no_cache(
+    make_job: MakeJob, freed: int, *, is_emptied: bool
+) -> None:
+    job = make_job().stall("allocator_stall", range(4), range(1, 11), 30)
+    for row in job.rows["allocator_stall"]:
+        row["ranges_count"], row["freed_run_count"] = 2 * freed, freed
+    (finding,) = look("allocator-stall", job).findings
+    assert ("its cache is emptied at once" in finding.summary) is is_emptied

@@ -25,6 +25,8 @@ def pausing(
     part: float = 1.0,
     copies_ms: int = 0,
     who: Iterable[int] | None = None,
+    count: int = 1,
+    world_size: int | None = None,
     **job_of: Any,
 ) -> Any:
     """Steps of 100 ms that each rank lengthens by a pause in which its device idles."""
@@ -32,10 +34,12 @@ def pausing(
         job = late_job(make_job, {}, ranks_count=ranks)
     else:
         job = make_job(ranks_count=1, **job_of)
+    job.world_size = world_size
     paused = [*(range(ranks) if who is None else who)]
     job.rows["slow_steps"] = []
     job.stall("pause_stall", paused, hit, ms, is_waited_for=False)
     for number, row in enumerate(job.rows["pause_stall"]):
+        row["ranges_count"] = count
         row["kind"], row["name"] = kind, names[number % len(names)]
         row["part_ns"] = int(row["exposed_ns"] * part)
         job.add(row["rank"], row["step"], "memory", copies_ms)
@@ -109,6 +113,15 @@ def test_few_copies_are_no_save(make_job: MakeJob) -> None:
 )
 def test_what_is_too_little(make_job: MakeJob, kind: dict[str, Any], *, is_said: bool) -> None:
     assert bool(look("host-pause", pausing(make_job, **kind)).findings) is is_said
+
+
+@pytest.mark.parametrize(("count", "is_said"), [(2, True), (3, False)])
+def test_many_pauses_beside_peers_without_traces_may_be_for_these(
+    make_job: MakeJob, count: int, *, is_said: bool
+) -> None:
+    outcome = look("host-pause", pausing(make_job, count=count, world_size=8))
+    assert [f.summary[:19] for f in outcome.findings] == ["Rank 0 stands still"] * is_said
+    assert found(pausing(make_job, count=count)).summary.startswith("The host stands still")
 
 
 def test_a_healthy_job_stands_nowhere(make_job: MakeJob) -> None:

@@ -32,7 +32,7 @@ from collections import defaultdict
 from dataclasses import replace
 from statistics import median
 
-from tracekit.rules.base import Facts, Rule, RuleOutcome
+from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
@@ -47,9 +47,12 @@ class AllocatorStallThresholds(StallThresholds):
         " asks again does so for tens of blocks",
     )
     min_run_count: int = threshold(
-        10,
-        "blocks given back one right behind the other: a cache that is emptied; of tensors that go"
-        " one by one few are neighbours",
+        10, "blocks given back one right behind the other: fewer are a few tensors"
+    )
+    min_run_ratio: float = threshold(
+        0.4,
+        "of all calls, in that run: of a cache that is emptied half are frees, all in one; of"
+        " tensors that go one by one some are neighbours (gradients, a tenth)",
     )
 
 
@@ -122,9 +125,17 @@ EMPTIED = replace(
 
 
 def _is_emptied(facts: Facts, limits: AllocatorStallThresholds) -> bool:
-    """Whether most steps with such calls give so many blocks back in a row."""
-    runs = [int(row.get("freed_run_count") or 0) for row in facts.of(TEXT.query)]
+    """Whether most steps with such calls give nearly all blocks back in a row."""
+    runs = [
+        int(row.get("freed_run_count") or 0) * (_is_one_run(row, limits))
+        for row in facts.of(TEXT.query)
+    ]
     return median(runs) >= limits.min_run_count if runs else False
+
+
+def _is_one_run(row: Row, limits: AllocatorStallThresholds) -> bool:
+    freed = int(row.get("freed_run_count") or 0)
+    return freed >= limits.min_run_ratio * int(row["ranges_count"])
 
 
 def _is_uncached(facts: Facts, limits: AllocatorStallThresholds) -> bool:

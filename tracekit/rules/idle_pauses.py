@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.excess import ADVICE, ExcessThresholds, short
@@ -22,7 +22,7 @@ from tracekit.rules.stalls import (
 )
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import listed, seconds
+from tracekit.wording import listed, ranks_phrase, seconds
 
 QUERY = "pause_stall"
 MAX_NAMED = 3
@@ -46,6 +46,11 @@ class IdlePausesThresholds(StallThresholds, ExcessThresholds):
     min_copies_ratio: float = threshold(
         0.1, "of the pauses, in copies that these steps have beyond the others: a save of state"
     )
+    max_unseen_count: int = threshold(
+        2,
+        "pauses of a median step of a rank whose peers left no trace: many short ones may be for"
+        " messages of these, which no record of its own shows",
+    )
 
 
 def evaluate(facts: Facts, limits: IdlePausesThresholds) -> RuleOutcome:
@@ -63,6 +68,9 @@ def evaluate(facts: Facts, limits: IdlePausesThresholds) -> RuleOutcome:
     if not stalled:
         return RuleOutcome()
     there = [row for row in rows if _key(row) in set(stalled)]
+    is_often = median(int(row["ranges_count"]) for row in there) > limits.max_unseen_count
+    if facts.missing_ranks and is_often:
+        return RuleOutcome()
     copied = _copied_ns(facts.steps, stalled, limits)
     if sum(copied.values()) >= limits.min_copies_ratio * sum(delay.delay_ns for delay in delays):
         delays = [_with_copies(delay, round(copied.get(delay.key, 0))) for delay in delays]
@@ -122,11 +130,14 @@ def _with_copies(delay: StepDelay, copied_ns: int) -> StepDelay:
 def _text(
     says: str, noun: str, confirm: tuple[str, ...], remedy: tuple[str, ...], facts: Facts
 ) -> StallText:
-    subject = "The host" if len(facts.ranks) == 1 else "All hosts"
-    stand = "stands" if len(facts.ranks) == 1 else "stand"
+    subject = "The host stands" if len(facts.ranks) == 1 else "All hosts stand"
+    if facts.missing_ranks:
+        subject = (
+            f"{ranks_phrase(facts.ranks, ())} {'stands' if len(facts.ranks) == 1 else 'stand'}"
+        )
 
     def said(stall: StallSummary) -> str:
-        return f"{subject} {stand} still for {stall.lasts} {stall.often}: {says}"
+        return f"{subject} still for {stall.lasts} {stall.often}: {says}"
 
     return StallText(
         query=QUERY,

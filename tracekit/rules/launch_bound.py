@@ -51,10 +51,12 @@ from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import between, seconds, share
 
-STALL_QUERIES = (
+BLOCKING_QUERIES = (
     *("sync_stall", "input_stall", "gc_pause", "checkpoint_stall"),
-    *("compile_stall", "allocator_stall", "pause_stall"),
+    *("compile_stall", "allocator_stall"),
 )
+"""In these a host does not work."""
+STALL_QUERIES = (*BLOCKING_QUERIES, "pause_stall")
 WINDOW_QUERY = "profiled_window"
 NEEDS = "launches joined to GPU operations in a trace"
 CAPTURE = "profile with activities CPU and CUDA, without Python stacks"
@@ -224,10 +226,12 @@ def _typical_kernels_ns(facts: Facts) -> dict[int, float]:
     return typical
 
 
-def _explained_ns(facts: Facts) -> dict[tuple[int, StepKey], float]:
+def _explained_ns(
+    facts: Facts, queries: Sequence[str] = STALL_QUERIES
+) -> dict[tuple[int, StepKey], float]:
     """Idle time of each steady step that stalls explain, by rank."""
     total: dict[tuple[int, StepKey], float] = defaultdict(float)
-    for query in STALL_QUERIES:
+    for query in queries:
         for row in facts.of(query):
             key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
             if row["rank"] in facts.steps.by_key.get(key, ()):
@@ -238,7 +242,7 @@ def _explained_ns(facts: Facts) -> dict[tuple[int, StepKey], float]:
 def _mean_explained_ns(facts: Facts) -> dict[int, float]:
     """The same of a mean steady step."""
     total: dict[int, float] = defaultdict(float)
-    for (rank, _), ns in _explained_ns(facts).items():
+    for (rank, _), ns in _explained_ns(facts, BLOCKING_QUERIES).items():
         total[rank] += ns
     return {
         rank: ns / sum(1 for ranks in facts.steps.by_key.values() if rank in ranks)

@@ -72,10 +72,10 @@ WITH
             start_ns + dur_ns AS end_ns
         FROM host_op
         SEMI JOIN threads USING (source_id, thread)
-        WHERE rank IS NOT NULL
+        WHERE rank IS NOT NULL AND key IN (SELECT key FROM gaps)
         UNION ALL
         SELECT
-            capture_key(attempt, rank, capture_id),
+            capture_key(attempt, rank, capture_id) AS key,
             source_id,
             place,
             CASE
@@ -92,42 +92,56 @@ WITH
         SEMI JOIN threads USING (source_id, thread)
         WHERE
             rank IS NOT NULL
+            AND key IN (SELECT key FROM gaps)
             AND NOT coalesce(is_gpu_twin, FALSE)
             AND source_id IN (SELECT DISTINCT source_id FROM host_op)
     ),
     moments AS (
         SELECT
             key,
-            {
-                'is_start': unnest([TRUE, FALSE]),
+            source_id,
+            place,
+            kind,
+            name,
+            unnest([start_ns, end_ns]) AS time_ns,
+            unnest([TRUE, FALSE]) AS is_start
+        FROM events
+    ),
+    -- What lies within a gap, the last moment before it and the first after it.
+    borders AS (
+        SELECT moments.key, gaps.start_ns AS gap_ns, moments.time_ns
+        FROM gaps
+        ASOF JOIN moments ON gaps.key = moments.key AND gaps.start_ns >= moments.time_ns
+        UNION ALL
+        SELECT moments.key, gaps.start_ns, moments.time_ns
+        FROM gaps
+        ASOF JOIN moments ON gaps.key = moments.key AND gaps.end_ns <= moments.time_ns
+    ),
+    near AS (
+        SELECT moments.*, gaps.start_ns AS gap_ns
+        FROM moments
+        ASOF JOIN gaps ON gaps.key = moments.key AND gaps.start_ns < moments.time_ns
+        WHERE moments.time_ns < gaps.end_ns
+        UNION ALL
+        SELECT moments.*, gap_ns
+        FROM moments
+        JOIN borders USING (key, time_ns)
+    ),
+    -- What begins and ends at one moment is one edge; it has the name of what ends.
+    edges AS (
+        SELECT
+            key,
+            gap_ns,
+            time_ns,
+            min({
+                'is_start': is_start,
                 'place': place,
                 'source_id': source_id,
                 'kind': kind,
                 'name': name
-            } AS event,
-            unnest([start_ns, end_ns]) AS time_ns
-        FROM events
-    ),
-    -- What begins and ends at one moment is one edge; it has the name of what ends.
-    edges AS (
-        SELECT key, time_ns, min(event) AS event
-        FROM moments
-        GROUP BY key, time_ns
-    ),
-    -- What lies within a gap, the last before it and the first after it.
-    near AS (
-        SELECT edges.*, gaps.start_ns AS gap_ns
-        FROM edges
-        ASOF JOIN gaps ON gaps.key = edges.key AND gaps.start_ns < edges.time_ns
-        WHERE edges.time_ns < gaps.end_ns
-        UNION ALL
-        SELECT edges.*, gaps.start_ns
-        FROM gaps
-        ASOF JOIN edges ON gaps.key = edges.key AND gaps.start_ns >= edges.time_ns
-        UNION ALL
-        SELECT edges.*, gaps.start_ns
-        FROM gaps
-        ASOF JOIN edges ON gaps.key = edges.key AND gaps.end_ns <= edges.time_ns
+            }) AS event
+        FROM near
+        GROUP BY key, gap_ns, time_ns
     ),
     stretches AS (
         SELECT
@@ -149,7 +163,7 @@ WITH
                     if(event.is_start, '', 'the end of ') || event.name
                 )
             ) OVER along AS before_name
-        FROM near
+        FROM edges
         WINDOW along AS (PARTITION BY key, gap_ns ORDER BY time_ns)
     ),
     silent AS MATERIALIZED (

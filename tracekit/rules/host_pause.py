@@ -13,7 +13,11 @@ How it shows
     is later than the others over the whole window, but in many steps one or another stands still
     so: then all of these are named together. Or all ranks stand still at once, or the job has one
     rank: then steps that have the stretch are held against those without it, which are shorter by
-    half of it or more, and a device must be idle meanwhile for as much.
+    half of it or more, and a device must be idle meanwhile for as much. Where most steps have such
+    stretches, or a step has many, what counts is how long the device idles in them until what then
+    begins was launched: in one range or between the same two events (code there), beside copies
+    that other steps lack (a save of the state), or at places that change (no CPU, a lock). A rank
+    whose peers left no trace is told only of one or two a step.
 
 Why it hurts
     All ranks wait until it goes on.
@@ -32,7 +36,9 @@ When this is wrong
     is compatible with.
 
 Source
-    Diagnosis 3.11: the same two ranks were late with nothing recorded while a collector ran.
+    Diagnosis 3.11: the same two ranks were late with nothing recorded while a collector ran. In
+    every step: pairs recorded on an H200 (fixtures/cuda/h200), a metric, a sleep, a save, a host
+    whose CPUs others had.
 """
 
 from __future__ import annotations

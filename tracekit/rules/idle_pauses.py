@@ -211,7 +211,7 @@ def _moving(facts: Facts, rows: Sequence[Row]) -> StallText:
     count = fmean(int(row["ranges_count"]) for row in rows)
     times = f"{count:.0f} times a step, " if round(count) > 1 else ""
     return _text(
-        f"nothing begins or ends on it, {times}at places that change ({listed(told)}), and "
+        f"nothing begins or ends there, {times}at places that change ({listed(told)}), and "
         f"{_idle(facts)}. Compatible with {STARVED}.",
         "standstill",
         (

@@ -224,3 +224,13 @@ _NAMELESS = {"wait": "waiting for communication", "between": "short gaps between
 def nameless(kind: str) -> str:
     """What a part of a step that has no name is, by its kind in ``self_time``."""
     return _NAMELESS.get(kind, "nothing recorded")
+
+
+MAX_NAME = 60
+"""Characters of a name in a sentence: those of templates are longer than a page."""
+
+
+def short(name: str) -> str:
+    """A name, its middle left out where it is long."""
+    half = MAX_NAME // 2
+    return name if len(name) <= MAX_NAME else f"{name[:half]}...{name[-half:]}"

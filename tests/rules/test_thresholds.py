@@ -89,7 +89,7 @@ UNDECIDED = {
 
 CONSTANTS = {
     "the most that a finding or a report lists": """
-        absent.MAX_NAMED stack_hang.MAX_NAMED excess.MAX_NAME range_names.MAX_WORDS
+        absent.MAX_NAMED stack_hang.MAX_NAMED  range_names.MAX_WORDS
         facts.MAX_CANDIDATES facts.MAX_PLACES facts.MAX_READINGS stalls.MAX_PLACES
         idle_pauses.MAX_NAMED
         html.MAX_INPUTS html.SHOWN_ISSUES html.SHOWN_RECORDS

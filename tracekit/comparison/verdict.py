@@ -14,7 +14,7 @@ from tracekit.comparison.model import (
     are_single,
 )
 from tracekit.rules.steps import SAME_RATIO
-from tracekit.wording import listed, plural, seconds, share, some_ranges
+from tracekit.wording import listed, plural, seconds, share, short, some_ranges
 
 MAX_NAMED = 2
 """Contributions that the sentence names."""
@@ -63,7 +63,7 @@ def deed(part: Contribution) -> str:
     text = f"{subject(part)} {_DOES[part.cause][len(part.ranks) != 1]}"
     if part.cause in ("compute", "copies"):
         text += " longer" if more else " shorter"
-        return text + (f", most in {part.detail}" if part.detail else "")
+        return text + (f", most in {short(part.detail)}" if part.detail else "")
     if not more:
         text += " less"
     if part.detail:

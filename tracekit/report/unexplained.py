@@ -10,11 +10,11 @@ from tracekit.findings import BudgetPart, Finding
 from tracekit.range_kind import RangeKind
 from tracekit.report.judgement import Judgement, ReportThresholds, cannot_tell, say
 from tracekit.rules.base import Facts, Row
-from tracekit.rules.excess import ADVICE, label, short
+from tracekit.rules.excess import ADVICE, label
 from tracekit.rules.range_names import class_of
 from tracekit.rules.recurrence import how_often
 from tracekit.rules.steps import StepKey, Steps
-from tracekit.wording import ranks_phrase, seconds, sentence, share
+from tracekit.wording import ranks_phrase, seconds, sentence, share, short
 
 
 def unequal_waiting(

@@ -19,14 +19,11 @@ from tracekit.rules.base import Facts, Row
 from tracekit.rules.range_names import BESIDE_TRAINING, class_of
 from tracekit.rules.recurrence import how_often
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import listed, per_step, plural, seconds
+from tracekit.wording import listed, per_step, plural, seconds, short
 
 QUERY = "excess"
 Peers = Literal["stage", "job"]
 Nature = Literal["more work", "slower work", "stretched", "pause"]
-
-MAX_NAME = 60
-"""Characters of a name in a sentence: those of templates are longer than this page."""
 
 
 class ExcessThresholds(Thresholds):
@@ -346,12 +343,6 @@ def _is_training(row: Row) -> bool:
 
 
 # --- words ---------------------------------------------------------------------------------------
-
-
-def short(name: str) -> str:
-    """A name, its middle left out where it is long."""
-    half = MAX_NAME // 2
-    return name if len(name) <= MAX_NAME else f"{name[:half]}...{name[-half:]}"
 
 
 def label(row: Row) -> str:

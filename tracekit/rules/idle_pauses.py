@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from tracekit.rules.base import Facts, Row, RuleOutcome
-from tracekit.rules.excess import ADVICE, ExcessThresholds, short
+from tracekit.rules.excess import ADVICE, ExcessThresholds
 from tracekit.rules.range_names import class_of
 from tracekit.rules.stalls import (
     StallSummary,
@@ -22,7 +22,7 @@ from tracekit.rules.stalls import (
 )
 from tracekit.rules.steps import StepKey, Steps
 from tracekit.rules.thresholds import threshold
-from tracekit.wording import listed, ranks_phrase, seconds
+from tracekit.wording import listed, ranks_phrase, seconds, short
 
 QUERY = "pause_stall"
 MAX_NAMED = 3

@@ -1,4 +1,4 @@
--- How fast each GPU's clock ran in slow stretches of the job, and at other times of its log.
+-- How fast each GPU ran in slow stretches of the job and at other times, and what memory it held.
 --
 -- What counters say of a day hides what held a clock for an hour. The times of the log and
 -- of the counters count from the epoch, or both are local ones.
@@ -28,6 +28,8 @@
 -- column: usual_samples_count BIGINT : Readings at other times of the log.
 -- column: usual_mean_hz DOUBLE : Their mean; null without any.
 -- column: use_ratio DOUBLE : Mean utilisation within the stretch; null where it is not told.
+-- column: more_memory_bytes DOUBLE : Median memory in use within the stretch beyond the most at
+--     other times; null where that is not told for a time after the stretch.
 -- column: source_id INTEGER : File of the first reading within it.
 -- column: place BIGINT : Its place in that file.
 WITH
@@ -47,15 +49,19 @@ WITH
         JOIN of_log
             ON of_log.basis = clock.basis
             AND readings.time_ns BETWEEN of_log.log_start_ns AND of_log.log_end_ns
-        WHERE readings.counter IN ('sm_clock', 'gpu_utilisation')
+        WHERE readings.counter IN ('sm_clock', 'gpu_utilisation', 'memory_used')
     ),
     -- Of each GPU what it did in no stretch at all, and in each of the worst.
     otherwise AS (
-        SELECT readings.gpu_id, count(*) AS samples_count, avg(value) AS mean_hz
+        SELECT
+            readings.gpu_id,
+            count(*) FILTER (counter = 'sm_clock') AS samples_count,
+            avg(value) FILTER (counter = 'sm_clock') AS mean_hz,
+            max(value) FILTER (counter = 'memory_used') AS memory_bytes,
+            max(time_ns) FILTER (counter = 'memory_used') AS last_memory_ns
         FROM readings
         WHERE
-            counter = 'sm_clock'
-            AND NOT EXISTS (
+            NOT EXISTS (
                 FROM episodes
                 WHERE readings.time_ns BETWEEN episodes.start_ns AND episodes.end_ns
             )
@@ -72,6 +78,7 @@ WITH
             count(*) FILTER (counter = 'sm_clock') AS samples_count,
             avg(value) FILTER (counter = 'sm_clock') AS mean_hz,
             avg(value) FILTER (counter = 'gpu_utilisation') AS use_ratio,
+            median(value) FILTER (counter = 'memory_used') AS memory_bytes,
             min((readings.time_ns, source_id, place)) FILTER (counter = 'sm_clock') AS spot
         FROM readings
         JOIN worst ON readings.time_ns BETWEEN worst.start_ns AND worst.end_ns
@@ -99,6 +106,11 @@ SELECT
     coalesce(otherwise.samples_count, 0) AS usual_samples_count,
     otherwise.mean_hz AS usual_mean_hz,
     within.use_ratio,
+    if(
+        otherwise.last_memory_ns > within.end_ns,
+        within.memory_bytes - otherwise.memory_bytes,
+        NULL
+    ) AS more_memory_bytes,
     within.spot[2] AS source_id,
     within.spot[3] AS place
 FROM within

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import JobRows
+from logged_rules import SECOND, SUMMARY
 
 from tracekit.findings import Severity
 from tracekit.rules import Facts, RuleOutcome, rule
@@ -297,3 +298,54 @@ def test_slices_of_one_length_are_another_program_s(make_job: MakeJob, ranks: in
 )
 def test_what_are_no_slices(make_job: MakeJob, kind: dict[str, Any], *, is_said: bool) -> None:
     assert bool(rule(NAME).run(sliced(make_job, **kind)).findings) is is_said
+
+
+# --- memory held in a slow stretch of the training log alone ---------------------------------------
+
+
+def in_stretch(index: int, more_gib: float | None, **given: Any) -> dict[str, Any]:
+    """A GPU in a slow stretch of the log, and how much more memory it held there alone."""
+    return gauge(index, "sm_clock", 1.9e9, 1.9e9) | {
+        "first_step": 1000, "last_step": 2000, "start_ns": 0, "end_ns": 1000 * SECOND,
+        "lost_ns": 1730 * SECOND, "usual_ns": SECOND, "dur_ns": 2.3 * SECOND, "alike": "A",
+        "samples_count": 10, "mean_hz": 1.8e9, "usual_samples_count": 90, "usual_mean_hz": 1.95e9,
+        "use_ratio": 1.0, "more_memory_bytes": None if more_gib is None else more_gib * GIB,
+    } | given  # fmt: skip
+
+
+ALONE = [in_stretch(i, 0.0) for i in range(3)]
+
+
+def told_of(*rows: dict[str, Any]) -> RuleOutcome:
+    counted = [gauge(i, "memory_used", 20 * GIB, 20 * GIB) for i in range(4)]
+    history = {"job_step_summary": [SUMMARY], "episode_clocks": list(rows)}
+    return rule(NAME).run(Facts(rows={"gpu_counters": counted, **history}))
+
+
+def test_memory_held_in_a_slow_stretch_alone_is_another_program_s() -> None:
+    (finding,) = told_of(*ALONE, in_stretch(3, 0.9)).findings
+    assert "held 0.9 GiB more in steps 1,000 to 2,000 of the training log" in finding.summary
+    assert "took 130 % longer than usual" in finding.summary
+    assert (finding.impact.per, finding.impact.s_per_step) == ("job", 1730)
+    assert finding.confidence.level == "likely"
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_said"),
+    [
+        ([in_stretch(0, 0.9)], True),  # one GPU has no peers
+        ([*ALONE, in_stretch(3, 0.25)], True),
+        ([*ALONE, in_stretch(3, 0.24)], False),
+        ([*ALONE, in_stretch(3, None)], False),  # nobody looked after the stretch
+        ([*ALONE[:1], in_stretch(3, 0.9)], True),  # of two
+        ([in_stretch(i, 0.9) for i in range(4)], False),  # all: the job's own
+        ([*ALONE, in_stretch(3, 0.9, mean_hz=1.65e9)], False),  # its clock is why
+        ([*ALONE, in_stretch(3, 0.9, use_ratio=0.49)], False),
+        ([*ALONE, in_stretch(3, 0.9, use_ratio=None)], True),
+        (ALONE, False),
+    ],
+)
+def test_what_is_no_other_program_in_a_stretch(
+    rows: list[dict[str, Any]], *, is_said: bool
+) -> None:
+    assert bool(told_of(*rows).findings) is is_said

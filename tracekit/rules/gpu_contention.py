@@ -6,9 +6,10 @@ How it shows
     Two or more processes compute on the GPU while its peers have one. Or in a trace: in most steps
     some kernels last longer than the same kernels at the same places of other steps, all by one
     length of a millisecond or more whatever kernel it is, and other kernels in each step: a slice
-    of the GPU's time that another program had. Or, where neither is seen: its rank computes 1.05
-    times as long as its peers or more, at a clock like theirs, with nothing that holds the clock
-    down, and the GPU holds 1 GiB and 5 % more memory than any of them.
+    of the GPU's time that another program had. Or the GPU holds the memory of a context more in a
+    slow stretch of the training log alone, and its peers do not. Or, where none of it is seen: its
+    rank computes 1.05 times as long as its peers or more, at a clock like theirs, with nothing that
+    holds the clock down, and the GPU holds 1 GiB and 5 % more memory than any of them.
 
 Why it hurts
     Two programs take turns on the multiprocessors, and every rank waits for the slower one.
@@ -38,8 +39,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Price
-from tracekit.rules import gpus
+from tracekit.findings import Evidence, Finding, Impact, Price, severity_of
+from tracekit.rules import gpus, logged
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.steps import StepKey
 from tracekit.rules.thresholds import threshold
@@ -47,6 +48,7 @@ from tracekit.wording import ranks_phrase, safe, seconds, some
 
 GIB = 2.0**30
 TURNS = "kernel_turns"
+EPISODES = "episode_clocks"
 CONFIRM = (
     "nvidia-smi pmon -c 5; nvidia-smi --query-compute-apps=pid,name,used_memory "
     "--format=csv   on its host",
@@ -64,6 +66,16 @@ class GpuContentionThresholds(gpus.PricedThresholds):
     min_more_memory_ratio: float = threshold(0.05, "likewise; allocators differ by 1 or 2 %")
     min_clock_ratio: float = threshold(0.95, "clock over its peers': below, the clock is why (D2)")
     min_peers_count: int = threshold(3, "GPUs of its group, to say what is usual")
+    min_context_bytes: int = threshold(
+        2**28, "in a slow stretch alone: a program's context holds 0.4 to 0.6 GiB"
+    )
+    max_gpus_ratio: float = threshold(
+        0.5, "of the GPUs that hold more in it: what most do is the job's own"
+    )
+    min_shared_clock_ratio: float = threshold(
+        0.85, "of its usual clock in it: below, the clock is why (two programs draw more power)"
+    )
+    min_use_ratio: float = threshold(0.5, "in use in the stretch: an idle GPU is no one's")
     min_turns_count: int = threshold(
         3, "kernels of a median step that last longer by one length: one or two may be chance"
     )
@@ -77,8 +89,8 @@ class GpuContentionThresholds(gpus.PricedThresholds):
 
 def evaluate(facts: Facts, limits: GpuContentionThresholds) -> RuleOutcome:
     """One finding a GPU that is shared."""
-    if by_turns := _by_turns(facts, limits):
-        return RuleOutcome(by_turns)
+    if found := _by_turns(facts, limits) or _in_history(facts, limits):
+        return RuleOutcome(found)
     counters = gpus.by_gpu(facts, gpus.COUNTERS, "counter")
     if not any({"compute_processes", "memory_used"} & set(c) for c in counters.values()):
         return gpus.lacking_counters(
@@ -171,6 +183,61 @@ def _by_turns(facts: Facts, limits: GpuContentionThresholds) -> tuple[Finding, .
             remedy=REMEDY,
         ),
     )
+
+
+def _in_history(facts: Facts, limits: GpuContentionThresholds) -> tuple[Finding, ...]:
+    """Those that held more memory in a slow stretch of the training log, and in no other time of
+    it, at their clock: the stretch that lost most."""
+    stretches: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in facts.of(EPISODES):
+        stretches[row["first_step"], row["last_step"]].append(row)
+    shared: list[list[Row]] = []
+    for rows in stretches.values():
+        more = [row for row in rows if _holds_more(row, limits)]
+        # What most GPUs do at once is the job's own.
+        if more and (len(rows) == 1 or len(more) <= limits.max_gpus_ratio * len(rows)):
+            shared.append(more)
+    if not shared:
+        return ()
+    rows = max(shared, key=lambda rows: float(rows[0]["lost_ns"] or 0))
+    row = rows[0]
+    summary = next(iter(facts.of(logged.SUMMARY_QUERY)), None)
+    impact = Impact()
+    if summary is not None:
+        impact = logged.price_of(facts, logged.Log(summary, ()), float(row["lost_ns"] or 0))
+    found = gpus.finding(
+        facts,
+        rows,
+        f"{gpus.subject(rows)} held {row['more_memory_bytes'] / GIB:.1f} GiB more in steps "
+        f"{row['first_step']:,} to {row['last_step']:,} of the training log than before and after "
+        f"them, as where another program is on it; those steps {logged.longer(row)}.",
+        (
+            Evidence(
+                "memory in use in the stretch beyond the most at other times",
+                float(row["more_memory_bytes"]),
+                "bytes",
+                threshold=float(limits.min_context_bytes),
+                query=EPISODES,
+                rows=facts.readings(rows),
+            ),
+        ),
+        by=("counters", "log"),
+        basis="its memory, and the training log: slow for just that time",
+        least=severity_of(impact.step_ratio),
+        confirm=CONFIRM,
+        remedy=REMEDY,
+    )
+    return (replace(found, impact=impact),)
+
+
+def _holds_more(row: Row, limits: GpuContentionThresholds) -> bool:
+    """Whether a GPU held a context's memory more, while it was in use and at about its clock."""
+    is_held = row["usual_mean_hz"] and (
+        row["mean_hz"] < limits.min_shared_clock_ratio * row["usual_mean_hz"]
+    )
+    is_idle = row["use_ratio"] is not None and row["use_ratio"] < limits.min_use_ratio
+    more = row.get("more_memory_bytes")
+    return more is not None and more >= limits.min_context_bytes and not is_held and not is_idle
 
 
 def _of(facts: Facts, ranks: Sequence[int]) -> str:
@@ -284,7 +351,10 @@ RULE = gpus.rule(
     summary="Another program computes on a GPU of the job.",
     owner="platform",
     thresholds=GpuContentionThresholds(),
-    queries=("step_breakdown", gpus.COUNTERS, gpus.THROTTLE, "gpu_processes"),
+    queries=(
+        *("step_breakdown", gpus.COUNTERS, gpus.THROTTLE, "gpu_processes"),
+        *(EPISODES, logged.SUMMARY_QUERY),
+    ),
     kernel_queries=(*gpus.TRACE_QUERIES, TURNS),
     evaluate=evaluate,
     explains=("waiting", "lateness", "odd GPU"),

@@ -300,7 +300,7 @@ def test_what_are_no_slices(make_job: MakeJob, kind: dict[str, Any], *, is_said:
     assert bool(rule(NAME).run(sliced(make_job, **kind)).findings) is is_said
 
 
-# --- memory held in a slow stretch of the training log alone ---------------------------------------
+# --- memory held in a slow stretch of the training log alone --------------------------------------
 
 
 def in_stretch(index: int, more_gib: float | None, **given: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from tracekit.findings import Evidence, Finding, Impact, Price, severity_of
+from tracekit.findings import Evidence, Finding, Price, severity_of
 from tracekit.rules import gpus, logged
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.steps import StepKey
@@ -201,10 +201,7 @@ def _in_history(facts: Facts, limits: GpuContentionThresholds) -> tuple[Finding,
         return ()
     rows = max(shared, key=lambda rows: float(rows[0]["lost_ns"] or 0))
     row = rows[0]
-    summary = next(iter(facts.of(logged.SUMMARY_QUERY)), None)
-    impact = Impact()
-    if summary is not None:
-        impact = logged.price_of(facts, logged.Log(summary, ()), float(row["lost_ns"] or 0))
+    impact = logged.price_of_stretch(facts, row)
     found = gpus.finding(
         facts,
         rows,

@@ -180,6 +180,14 @@ def price_of(facts: Facts, log: Log, lost_ns: float) -> Impact:
     )  # fmt: skip
 
 
+def price_of_stretch(facts: Facts, row: Row) -> Impact:
+    """The same of a slow stretch, whose row says what it lost; nothing where no log is summed up."""
+    summary = next(iter(facts.of(SUMMARY_QUERY)), None)
+    if summary is None:
+        return Impact()
+    return price_of(facts, Log(summary, ()), float(row["lost_ns"] or 0))
+
+
 HISTORY = {
     EPISODES_QUERY: "what it cost by the training log, where no trace tells",
     SUMMARY_QUERY: "how long the job took, for that",

@@ -219,10 +219,7 @@ def _in_history(facts: Facts, limits: SlowGpuThresholds) -> dict[str, Finding]:
 
 def _held_then(facts: Facts, limits: SlowGpuThresholds, row: Row, peers_ratio: float) -> Finding:
     own_mhz, usual_mhz = row["mean_hz"] / 1e6, row["usual_mean_hz"] / 1e6
-    summary = next(iter(facts.of(logged.SUMMARY_QUERY)), None)
-    impact = Impact()
-    if summary is not None:
-        impact = logged.price_of(facts, logged.Log(summary, ()), float(row["lost_ns"] or 0))
+    impact = logged.price_of_stretch(facts, row)
     finding = gpus.finding(
         facts,
         [row],

@@ -181,7 +181,7 @@ def price_of(facts: Facts, log: Log, lost_ns: float) -> Impact:
 
 
 def price_of_stretch(facts: Facts, row: Row) -> Impact:
-    """The same of a slow stretch, whose row says what it lost; nothing where no log is summed up."""
+    """The same of a slow stretch, whose row says what it lost; nothing without a log's sums."""
     summary = next(iter(facts.of(SUMMARY_QUERY)), None)
     if summary is None:
         return Impact()

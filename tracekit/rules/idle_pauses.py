@@ -176,16 +176,20 @@ def _at_one_place(
     for row in rows:
         places[str(row["kind"]), str(row["name"])] += int(row["part_ns"])
     (kind, name), most_ns = places.most_common(1)[0]
-    if most_ns < limits.min_place_ratio * sum(int(row["exposed_ns"]) for row in rows):
+    is_most = most_ns >= limits.min_place_ratio * sum(int(row["exposed_ns"]) for row in rows)
+    # Code at some places of a loop has its longest pause at one of them, step for step.
+    often = sum((row["kind"], row["name"]) == (kind, name) for row in rows)
+    if not is_most and often < limits.min_place_ratio * len(rows):
         return None
+    most = "" if is_most else f"{_times(rows)}the longest time "
     if kind == "between":
-        where = f"nothing recorded {name}"
+        where = f"nothing recorded {most}{name}"
         may_be = (
             " Compatible with code there that no range names (a collection, a file, a lock, memory "
             "that is given back)."
         )
     else:
-        where, may_be = f"nothing recorded inside `{short(name)}`", ""
+        where, may_be = f"nothing recorded {most}inside `{short(name)}`", ""
     reason = class_of((name,)) if kind == "range" else None
     advice = ADVICE.get(reason) if reason is not None else None
     return _text(
@@ -202,16 +206,20 @@ def _at_one_place(
     )
 
 
+def _times(rows: Sequence[Row]) -> str:
+    """``7 times a step, ``; nothing of one."""
+    count = round(fmean(int(row["ranges_count"]) for row in rows))
+    return f"{count} times a step, " if count > 1 else ""
+
+
 def _moving(facts: Facts, rows: Sequence[Row]) -> StallText:
     names = Counter(str(row["name"]) for row in rows)
     told = [
         name if name.startswith("between ") else f"inside `{short(name)}`"
         for name, _ in names.most_common(MAX_NAMED)
     ]
-    count = fmean(int(row["ranges_count"]) for row in rows)
-    times = f"{count:.0f} times a step, " if round(count) > 1 else ""
     return _text(
-        f"nothing begins or ends there, {times}at places that change ({listed(told)}), and "
+        f"nothing begins or ends there, {_times(rows)}at places that change ({listed(told)}), and "
         f"{_idle(facts)}. Compatible with {STARVED}.",
         "standstill",
         (

@@ -88,10 +88,10 @@ def test_places_that_change_are_a_host_that_lacks_its_cpus(make_job: MakeJob) ->
 def test_code_at_some_places_has_its_longest_pause_at_one_of_them(make_job: MakeJob) -> None:
     finding = found(pausing(make_job, kind="operator", part=0.3, count=5))
     assert "nothing recorded 5 times a step, the longest time inside `metrics`" in finding.summary
-    names = ("a", "a", "a", "b", "c", "d", "e")  # in five of ten steps
-    assert "the longest time inside `a`" in found(pausing(make_job, names=names, part=0.3)).summary
-    names = ("a", "a", "b", "c", "d")  # in four
-    assert "places that change" in found(pausing(make_job, names=names, part=0.3)).summary
+    half = pausing(make_job, names=tuple("aaabcde"), part=0.3)  # in five of ten steps
+    assert "the longest time inside `a`" in found(half).summary
+    fewer = pausing(make_job, names=tuple("aabcd"), part=0.3)  # in four
+    assert "places that change" in found(fewer).summary
 
 
 def test_copies_beside_the_pauses_of_some_steps_are_a_save_and_cost_too(make_job: MakeJob) -> None:

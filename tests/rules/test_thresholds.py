@@ -53,6 +53,7 @@ UNDECIDED = {
     """,
     "more than half: what most do is usual, and there is no second half": """
         allocator_stall: 2 * len(calls) > len(facts.steps)
+        allocator_stall: 2 * len(emptying) > len(rows)
         facts: 2 * often > len(steps)
         checkpoint_stall: sum((1 for d in delays if d.stalls_ns)) <= len(delays) / 2
         fabric_misconfigured: usual[0][1] * 2 <= len(sizes)

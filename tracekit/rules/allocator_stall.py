@@ -126,16 +126,15 @@ EMPTIED = replace(
 
 def _is_emptied(facts: Facts, limits: AllocatorStallThresholds) -> bool:
     """Whether most steps with such calls give nearly all blocks back in a row."""
-    runs = [
-        int(row.get("freed_run_count") or 0) * (_is_one_run(row, limits))
-        for row in facts.of(TEXT.query)
-    ]
-    return median(runs) >= limits.min_run_count if runs else False
+    rows = facts.of(TEXT.query)
+    emptying = [row for row in rows if _empties(row, limits)]
+    return 2 * len(emptying) > len(rows)
 
 
-def _is_one_run(row: Row, limits: AllocatorStallThresholds) -> bool:
+def _empties(row: Row, limits: AllocatorStallThresholds) -> bool:
     freed = int(row.get("freed_run_count") or 0)
-    return freed >= limits.min_run_ratio * int(row["ranges_count"])
+    least = max(limits.min_run_count, limits.min_run_ratio * int(row["ranges_count"]))
+    return freed >= least
 
 
 def _is_uncached(facts: Facts, limits: AllocatorStallThresholds) -> bool:
@@ -144,7 +143,7 @@ def _is_uncached(facts: Facts, limits: AllocatorStallThresholds) -> bool:
         return False  # of how many steps these are is not known
     counts: dict[int, list[int]] = defaultdict(list)
     for row in facts.of(TEXT.query):
-        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        key = StepKey.of(row)
         if key in facts.steps.by_key:
             counts[int(row["rank"])].append(int(row["ranges_count"]))
     return any(

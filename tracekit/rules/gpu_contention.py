@@ -123,7 +123,7 @@ def _by_turns(facts: Facts, limits: GpuContentionThresholds) -> tuple[Finding, .
     steps = facts.steps
     rows: dict[int, list[Row]] = defaultdict(list)
     for row in facts.of(TURNS):
-        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        key = StepKey.of(row)
         if key in steps.by_key and row["rank"] in steps.by_key[key]:
             rows[int(row["rank"])].append(row)
     shared = {rank: struck for rank, struck in rows.items() if _are_slices(facts, struck, limits)}

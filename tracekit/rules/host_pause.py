@@ -215,8 +215,7 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
         if row["kind"] == "pause"
         and (row["rank"] is None or len(facts.ranks) == 1)
         and is_in_training(facts, row)
-        and (key := StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])))
-        in steps.by_key
+        and (key := StepKey.of(row)) in steps.by_key
         and _is_idle_for(facts, key, usual_ns, limits.min_pause_ratio * float(row["part_ns"]))
     }
     others = [steps.job_dur_ns(key) for key in steps.keys if key not in found]

@@ -229,8 +229,7 @@ def _may_be_its_host(
         float(row["exposed_ns"])
         for query in own_stalls
         for row in facts.of(query)
-        if row["rank"] == late.rank
-        and StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])) in steady
+        if row["rank"] == late.rank and StepKey.of(row) in steady
     ) / len(steady)
     # Ranks that are late side by side may delay nobody beyond one another.
     if stalled_ns > 0 and stalled_ns >= limits.max_stalled_ratio * delay_ns(late):

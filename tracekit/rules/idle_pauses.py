@@ -55,7 +55,7 @@ class IdlePausesThresholds(StallThresholds, ExcessThresholds):
 
 def evaluate(facts: Facts, limits: IdlePausesThresholds) -> RuleOutcome:
     """One finding for pauses that all ranks have, by where they lie; none without a device."""
-    rows = [row for row in facts.of(QUERY) if _key(row) in facts.steps.by_key]
+    rows = [row for row in facts.of(QUERY) if StepKey.of(row) in facts.steps.by_key]
     if not rows or not facts.has_gpu or facts.is_window:
         return RuleOutcome()
     exposed = _exposed(rows)
@@ -67,7 +67,7 @@ def evaluate(facts: Facts, limits: IdlePausesThresholds) -> RuleOutcome:
     stalled = [delay.key for delay in delays if delay.delay_ns >= least_ns]
     if not stalled:
         return RuleOutcome()
-    there = [row for row in rows if _key(row) in set(stalled)]
+    there = [row for row in rows if StepKey.of(row) in set(stalled)]
     is_often = median(int(row["ranges_count"]) for row in there) > limits.max_unseen_count
     if facts.missing_ranks and is_often:
         return RuleOutcome()
@@ -82,18 +82,14 @@ def evaluate(facts: Facts, limits: IdlePausesThresholds) -> RuleOutcome:
 
 def shared_ns(facts: Facts, keys: Sequence[StepKey]) -> float:
     """What pauses of these steps that all ranks have cost a mean steady step."""
-    exposed = _exposed([row for row in facts.of(QUERY) if _key(row) in facts.steps.by_key])
+    exposed = _exposed([row for row in facts.of(QUERY) if StepKey.of(row) in facts.steps.by_key])
     return sum(_shared(facts.steps, key, exposed) for key in keys) / len(facts.steps)
-
-
-def _key(row: Row) -> StepKey:
-    return StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
 
 
 def _exposed(rows: Sequence[Row]) -> dict[StepKey, dict[int, int]]:
     exposed: dict[StepKey, dict[int, int]] = {}
     for row in rows:
-        exposed.setdefault(_key(row), {})[int(row["rank"])] = int(row["exposed_ns"])
+        exposed.setdefault(StepKey.of(row), {})[int(row["rank"])] = int(row["exposed_ns"])
     return exposed
 
 

@@ -233,7 +233,7 @@ def _explained_ns(
     total: dict[tuple[int, StepKey], float] = defaultdict(float)
     for query in queries:
         for row in facts.of(query):
-            key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+            key = StepKey.of(row)
             if row["rank"] in facts.steps.by_key.get(key, ()):
                 total[int(row["rank"]), key] += float(row["exposed_ns"])
     return total

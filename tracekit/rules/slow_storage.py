@@ -133,7 +133,7 @@ OWN_STALLS = tuple(q for q in hosts.OWN_STALLS if q != "checkpoint_stall")
 
 
 def _key(row: Row) -> StepKey:
-    return StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+    return StepKey.of(row)
 
 
 def _found(facts: Facts, limits: SlowStorageThresholds) -> list[_Slow]:

@@ -130,7 +130,7 @@ def step_delays(steps: Steps, rows: Sequence[Row], limits: StallThresholds) -> l
     """The delay of every steady step, zero where nothing stalled."""
     exposed: dict[StepKey, dict[int, int]] = {}
     for row in rows:
-        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        key = StepKey.of(row)
         if key in steps.by_key and row["rank"] in steps.by_key[key]:
             exposed.setdefault(key, {})[int(row["rank"])] = int(row["exposed_ns"])
     usual_ns = _usual_waits_ns(steps, exposed, limits)
@@ -440,9 +440,7 @@ def _places(
     rows = [
         row
         for row in facts.of(query)
-        if row["rank"] in ranks
-        and StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"])) in keys
-        and row.get("source_id") is not None
+        if row["rank"] in ranks and StepKey.of(row) in keys and row.get("source_id") is not None
     ]
     rows.sort(key=lambda r: (-int(r["longest_ns"]), int(r["source_id"]), int(r["place"])))
     return facts.places(rows, at_most=MAX_PLACES)

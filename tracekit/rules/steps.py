@@ -30,6 +30,11 @@ class StepKey(NamedTuple):
     capture_id: int
     step: int
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> StepKey:
+        """The step that a query's row is of."""
+        return cls(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+
     @property
     def following(self) -> StepKey:
         """The step after it, if it was captured."""

@@ -305,7 +305,7 @@ def _keys_together(facts: Facts, members: Sequence[int], least: float) -> list[S
     ours: dict[StepKey, int] = defaultdict(int)
     total: dict[StepKey, int] = defaultdict(int)
     for row in facts.of("late_steps"):
-        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        key = StepKey.of(row)
         waited = int(row["own_wait_ns"] or 0)
         total[key] += waited
         ours[key] += waited if int(row["rank"]) in members else 0
@@ -316,7 +316,7 @@ def step_delays_ns(facts: Facts) -> dict[StepKey, dict[int, int]]:
     """Exposed delay that each rank caused itself, by step."""
     delays: dict[StepKey, dict[int, int]] = {}
     for row in facts.of("late_steps"):
-        key = StepKey(int(row["attempt"]), int(row["capture_id"]), int(row["step"]))
+        key = StepKey.of(row)
         delays.setdefault(key, {})[int(row["rank"])] = int(row["exposed_gap_ns"] or 0)
     return delays
 

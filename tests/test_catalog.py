@@ -202,12 +202,12 @@ def test_what_several_queries_derive_is_derived_once_and_is_the_same(
     assert alone["straggler"][1]["late_count"] == 1
     tables = "SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'shared_%'"
     with sharing.shared(con, names):
-        assert con.execute(tables).fetchall() == [(5,)]
+        assert con.execute(tables).fetchall() == [(6,)]
         assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
         with sharing.shared(con, names[1:]):
             assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
         # What was made outside stays when an inner one ends.
-        assert con.execute(tables).fetchall() == [(5,)]
+        assert con.execute(tables).fetchall() == [(6,)]
         assert {name: catalog.run(con, name).to_pylist() for name in names} == alone
     assert con.execute(tables).fetchall() == [(0,)]
     assert {name: catalog.run(con, name).to_pylist() for name in names} == alone

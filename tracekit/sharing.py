@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tracekit import macros
 from tracekit.catalog import find, load_macros, macro_statements
-from tracekit.store import parsed
+from tracekit.runs import available_cpus
+from tracekit.store import beside, parsed
 
 if TYPE_CHECKING:
     import duckdb
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 SHARED_MACROS = {
     "host_work": ("gpu_op", "host_op"),
+    "device_stretches": (),
     "rank_compute": (),
     "exposed_calls": (),
     "collective_calls": (),
@@ -33,6 +36,7 @@ BY_RANKS = {"time_spent": "time_spent_of"}
 another."""
 MAX_EVENTS = 500_000
 """Rows that such a macro is given at a time: some 150 MB of memory."""
+PARTS_AT_ONCE = 2
 _EVENTS = """
 SELECT rank, count(*)
 FROM (
@@ -199,14 +203,30 @@ def _share(con: duckdb.DuckDBPyConnection, name: str, sources: Sequence[str]) ->
         if existing.fetchall():
             return False  # it reads one already, whose maker goes on needing it
         con.execute(parsed(con, f"CREATE TABLE shared_{name} AS FROM {first}"))
-        for other in rest:
-            con.execute(f"INSERT INTO shared_{name} FROM {other}")
+        _insert(con, name, rest)
     except duckdb.Error:
         with suppress(duckdb.Error):  # in a transaction that failed there is nothing to drop
             con.execute(f"DROP TABLE IF EXISTS shared_{name}")
         return False
     con.execute(parsed(con, _reading(name)))
     return True
+
+
+def _insert(con: duckdb.DuckDBPyConnection, name: str, sources: Sequence[str]) -> None:
+    """Add what further sources give, ``PARTS_AT_ONCE`` where a statement has one thread."""
+    ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
+    count = min(PARTS_AT_ONCE, available_cpus()) if threads == 1 else 1
+
+    def insert(con: duckdb.DuckDBPyConnection, source: str) -> None:
+        con.execute(f"INSERT INTO shared_{name} FROM {source}")
+
+    if count == 1 or len(sources) < 2:
+        for source in sources:
+            insert(con, source)
+        return
+    with ThreadPoolExecutor(count, "share") as pool:
+        for added in [pool.submit(insert, beside(con), source) for source in sources]:
+            added.result()
 
 
 def _reading(name: str) -> str:

@@ -50,7 +50,8 @@ WITH
             key,
             end_ns AS start_ns,
             lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns) AS end_ns
-        FROM merged_intervals('gpu_work')
+        FROM device_stretches()
+        WHERE layer = 0
         QUALIFY lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns) - end_ns >= $pause_ns
     ),
     -- What was launched before the device idled waited for something else than the host.

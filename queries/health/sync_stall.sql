@@ -59,18 +59,13 @@ WITH
                 )
             )
     ),
-    call_keys AS (SELECT DISTINCT key FROM calls),
-    gpu_work AS (
-        SELECT key, start_ns, start_ns + dur_ns AS end_ns
-        FROM gpu_op
-        JOIN call_keys ON key = capture_key(attempt, rank, capture_id)
-    ),
     gaps AS MATERIALIZED (
         SELECT
             key,
             end_ns AS start_ns,
             lead(start_ns) OVER (PARTITION BY key ORDER BY start_ns) AS end_ns
-        FROM merged_intervals('gpu_work')
+        FROM device_stretches()
+        WHERE layer = 0
         QUALIFY end_ns IS NOT NULL
     ),
     caused_gaps AS MATERIALIZED (

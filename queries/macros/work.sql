@@ -210,22 +210,55 @@ SELECT
     attempt, rank, capture_id, 'host', class, op, start_ns, end_ns, start_ns, NULL, NULL
 FROM host_work(gpu_op_name, host_op_name);
 
+-- device_stretches: When each rank's device was busy, with what: disjoint stretches of each layer.
+--
+-- Layers are 1 computation, 2 communication, 3 other work (copies among it) and 0 any of it.
+--
+-- reads: gpu_op
+-- columns: key BIGINT, layer BIGINT, start_ns BIGINT, end_ns BIGINT
+CREATE OR REPLACE MACRO device_stretches() AS TABLE
+WITH
+    -- The layer is in the low bits of a capture's key, which are 0: what is sorted is narrow.
+    device_work AS (
+        SELECT
+            capture_key(attempt, rank, capture_id)
+            + CASE class WHEN 'compute' THEN 1 WHEN 'communication' THEN 2 ELSE 3 END AS key,
+            start_ns,
+            start_ns + dur_ns AS end_ns
+        FROM gpu_op
+    ),
+    layer_stretches AS MATERIALIZED (
+        SELECT key, start_ns, end_ns FROM merged_intervals('device_work')
+    ),
+    any_work AS (
+        SELECT key & -16 AS key, start_ns, end_ns FROM layer_stretches
+    )
+SELECT key & -16 AS key, key & 15 AS layer, start_ns, end_ns
+FROM layer_stretches
+UNION ALL
+SELECT key, 0, start_ns, end_ns
+FROM merged_intervals('any_work');
+
 -- rank_compute: When each rank computed: disjoint stretches; key is capture_key(...).
 --
 -- reads: gpu_op, host_op, collective, annotation
 -- columns: key BIGINT, start_ns BIGINT, end_ns BIGINT
 CREATE OR REPLACE MACRO rank_compute() AS TABLE
 WITH
-    compute_work AS (
+    host_compute AS (
         SELECT
             capture_key(attempt, rank, capture_id) AS key,
             start_ns,
             end_ns
-        FROM rank_work('gpu_op', 'host_op')
+        FROM host_work('gpu_op', 'host_op')
         WHERE class = 'compute'
     )
 SELECT key, start_ns, end_ns
-FROM merged_intervals('compute_work');
+FROM device_stretches()
+WHERE layer = 1
+UNION ALL
+SELECT key, start_ns, end_ns
+FROM merged_intervals('host_compute');
 
 -- exposed_calls: When each rank was in a collective and computed nothing: disjoint stretches.
 --

@@ -57,49 +57,50 @@ WITH
                 OR name IN ('cudaMemcpy', 'hipMemcpy', 'hipMemcpyWithStream')
             )
     ),
-    work AS (
-        SELECT attempt, rank, capture_id, class, start_ns, end_ns
-        FROM rank_work('gpu_op', 'host_op')
-        UNION ALL
-        SELECT attempt, rank, capture_id, class, start_ns, end_ns FROM blocking_calls
-    ),
     -- Layers are the low bits of a capture's key: 1 computation, 2 communication, 3 either of the
-    -- two, 4 anything at all, 5 the host blocked, 6 what else the device does.
-    class_rows AS (
+    -- two, 4 anything at all, 5 the host blocked.
+    host_rows AS (
         SELECT
             capture_key(attempt, rank, capture_id)
-            + CASE class
-                WHEN 'compute' THEN 1
-                WHEN 'communication' THEN 2
-                WHEN 'blocked' THEN 5
-                ELSE 6
-            END AS key,
+            + CASE class WHEN 'compute' THEN 1 WHEN 'communication' THEN 2 ELSE 5 END AS key,
             start_ns,
             end_ns
-        FROM work
+        FROM (
+            SELECT attempt, rank, capture_id, class, start_ns, end_ns
+            FROM host_work('gpu_op', 'host_op')
+            UNION ALL
+            SELECT attempt, rank, capture_id, class, start_ns, end_ns FROM blocking_calls
+        )
     ),
-    class_stretches AS MATERIALIZED (
-        SELECT key, start_ns, end_ns FROM merged_intervals('class_rows')
+    host_stretches AS MATERIALIZED (
+        SELECT key, start_ns, end_ns FROM merged_intervals('host_rows')
+    ),
+    class_stretches AS (
+        SELECT key + layer AS key, start_ns, end_ns
+        FROM device_stretches()
+        WHERE layer IN (1, 2)
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM host_stretches WHERE key & 15 <> 5
     ),
     either AS (
-        SELECT (key & -16) + 3 AS key, start_ns, end_ns
-        FROM class_stretches
-        WHERE key & 15 IN (1, 2)
+        SELECT (key & -16) + 3 AS key, start_ns, end_ns FROM class_stretches
     ),
     either_stretches AS MATERIALIZED (
         SELECT key, start_ns, end_ns FROM merged_intervals('either')
     ),
-    anything AS (
-        SELECT key + 1 AS key, start_ns, end_ns FROM either_stretches
-        UNION ALL
-        SELECT key - 2, start_ns, end_ns FROM class_stretches WHERE key & 15 = 6
-    ),
     layer_stretches AS (
-        SELECT key, start_ns, end_ns FROM class_stretches WHERE key & 15 <> 6
+        SELECT key, start_ns, end_ns FROM class_stretches
         UNION ALL
         SELECT key, start_ns, end_ns FROM either_stretches
         UNION ALL
-        SELECT key, start_ns, end_ns FROM merged_intervals('anything')
+        SELECT key + 4, start_ns, end_ns FROM device_stretches() WHERE layer = 0
+        UNION ALL
+        SELECT key + 1, start_ns, end_ns
+        FROM either_stretches
+        ANTI JOIN gpu_ranks
+            ON gpu_ranks.attempt = attempt_of(key) AND gpu_ranks.rank = rank_of(key)
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM host_stretches WHERE key & 15 = 5
     ),
     edges AS (
         SELECT key + layer AS key, unnest([start_ns, end_ns]) AS time_ns

@@ -44,6 +44,8 @@ _LAUNCHERS = re.compile(
     rb"|\[(?:default|rank|local_rank ?|node|worker[-_]?|proc ?)(?P<tag>\d{1,7})\]:?"
     rb"|\((?:\w{1,40} )?pid=\d{1,9}(?:, ip=[0-9a-fA-F.:]{3,40})?\)"
     rb"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d[^\s\]]{0,20}\]?"
+    rb"|I\d{4} \d\d:\d\d:\d\d\.\d{1,9}(?=\s)"  # of syslog, see steplog.heads
+    rb"|[\w.-]{1,64} [\w./@-]{1,64}\[\d{1,10}\]:(?=\s)"  # of journalctl
     rb"|std(?:out|err) [FP](?= )"
     rb"|[A-Za-z][\w.-]{0,60} +\|(?= )"
     rb"|[\w.-]{1,60}:(?=\s)"

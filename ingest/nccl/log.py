@@ -20,6 +20,7 @@ from tracekit.ingest.nccl.rows import Rows, as_int, name_of, pointer, seconds_ns
 from tracekit.ingest.stackdumps import reader as stacks
 from tracekit.ingest.steplog import failures, phases, silence, stragglers, timers
 from tracekit.ingest.steplog.ahead import ahead
+from tracekit.ingest.steplog.heads import Heads
 from tracekit.ingest.steplog.phases import PhaseReader
 from tracekit.ingest.steplog.reader import Looked, StepReader
 from tracekit.ingest.steplog.timers import TimerReader
@@ -131,6 +132,7 @@ class LogReader:
         self.sink = sink
         self.options = options
         self.splitter = Splitter()
+        self.heads = Heads()
         self.comms = Comms()
         self.ops = Rows(sink, "nccl_op", OP_COLUMNS)
         self.edges = Rows(sink, "nccl_edge", EDGE_COLUMNS)
@@ -167,7 +169,7 @@ class LogReader:
     def run(self) -> None:
         """Read the file from its first byte to its last."""
         with self.source.open() as raw:
-            numbered = _numbered(lines.read_texts(raw, BLOCK_BYTES))
+            numbered = _numbered(self.heads.texts(lines.read_texts(raw, BLOCK_BYTES)))
             for seen in ahead(self._look, numbered, self.options.threads_count):
                 self._take(seen)
             problem = streams.stream_problem(raw)
@@ -219,17 +221,18 @@ class LogReader:
     def _other(self, line: bytes) -> None:
         if b"\x1b" in line or b"\r" in line:
             line = lines.clean(line)
-        self.failures.take(line, self.place)
-        self.stragglers.take(line, self.place)
-        self.checks.look(line, self.place)
-        if self.stacks.take(line, self.place):
+        bare = self.heads.without(line)
+        self.failures.take(bare, self.place)
+        self.stragglers.take(bare, self.place)
+        self.checks.look(bare, self.place)
+        if self.stacks.take(bare, self.place):
             return
         if b"CCL" in line:
             pieces = self.splitter.split(line)
             if pieces is not None:
                 self.torn_count += pieces.is_torn
-                if pieces.rest:
-                    self._rest(pieces.rest, is_piece=True)
+                if rest := self.heads.without(pieces.rest):
+                    self._rest(rest, is_piece=True)
                 for message in pieces.messages:
                     self._message(message)
                 return
@@ -250,7 +253,7 @@ class LogReader:
             if ending is not None:
                 self._plain_event(self.place, *ending)
                 return
-        self.bench.take(line, self.place, is_piece=is_piece)
+        self.bench.take(self.heads.without(line), self.place, is_piece=is_piece)
 
     def _message(self, message: Message) -> None:
         self.messages_count += 1

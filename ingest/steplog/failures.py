@@ -96,6 +96,8 @@ _EXIT = re.compile(
 )
 _ENTRY = re.compile(rb"(time|host|rank|exitcode|traceback) {0,10}: ?(.{0,400})")
 _ENTRY_HEAD = re.compile(rb"\[\d{1,7}\]:$")
+_PART_HEAD = re.compile(rb"(?P<label>\d{1,7}: |)\s*(?:Failures:\s*$|(?P<root>Root Cause \(first))")
+"""Of torchrun's summary, which srun --label may have labelled."""
 _ENTRY_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _ENTRY_RANK = re.compile(rb"(\d{1,9}) \(local_rank: (\d{1,5})\)")
 _ENTRY_CODE = re.compile(rb"(-?\d{1,5}) \(pid: (\d{1,10})\)")
@@ -399,6 +401,8 @@ class FailureReader:
         """Place and fields of the process of which mpirun is about to say how it ended."""
         self._section: bool | None = None
         """In torchrun's summary: whether in the part of the first failure."""
+        self._label = b""
+        """What stands before each of its lines."""
 
     @property
     def is_open(self) -> bool:
@@ -468,7 +472,7 @@ class FailureReader:
             is_told = self._entry is not None
             self._spawned = []
             if self._entry is not None:
-                prefix = b"  "  # torchrun's, before each line of a worker's traceback
+                prefix = self._label + b"  "  # torchrun's, before each line of a worker's traceback
                 rank = _ENTRY_RANK.match(self._entry.given.get("rank", b""))
                 who = [f"rank={int(rank[1])}"] if rank else []
             if len(self._open) < MAX_OPEN and len(prefix) <= MAX_PREFIX_BYTES:
@@ -483,9 +487,9 @@ class FailureReader:
                 )
                 self._headed = prefix
             self._chained.discard(prefix)
-        elif b"Root Cause (first" in line or line.strip() == b"Failures:":
+        elif part := _PART_HEAD.match(line):
             self._end_entry()
-            self._section = b"Root Cause" in line
+            self._section, self._label = part["root"] is not None, part["label"]
         elif srun := _SRUN.search(line):
             ends = _how(srun[3])
             if ends:
@@ -738,7 +742,9 @@ class FailureReader:
     # --- torchrun's summary ---------------------------------------------------------------------
 
     def _summary(self, line: bytes, place: int) -> None:
-        text = line.strip()
+        if not line.startswith(self._label):
+            return  # of another task
+        text = line[len(self._label) :].strip()
         if _ENTRY_HEAD.match(text):
             self._end_entry()
             self._entry = _Entry(place, is_root=bool(self._section))

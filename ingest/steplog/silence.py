@@ -78,7 +78,10 @@ def moment_ns(line: bytes, *, zoned: bool) -> int | None:
 
 def _stamp_of(line: bytes, near_s: int | None) -> tuple[int, bool, bool] | None:
     """Seconds, whether a zone is stated, and whether a year is."""
-    if at := _STAMP.search(line):
+    # What stands before every line is of one clock; what the program says itself may be of another.
+    yearless = _YEARLESS.search(line)
+    is_head = yearless is not None and yearless.start() == 0
+    if not is_head and (at := _STAMP.search(line)):
         second = _second(*(int(x) for x in at.groups()[:6]))
         if second is None:
             return None
@@ -87,12 +90,12 @@ def _stamp_of(line: bytes, near_s: int | None) -> tuple[int, bool, bool] | None:
             shift_s = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
             second += shift_s if zone[:1] == b"-" else -shift_s
         return second, zone is not None, True
-    if at := _MONTH_FIRST.search(line):
+    if not is_head and (at := _MONTH_FIRST.search(line)):
         month, day, year, *clock = (int(x) for x in at.groups())
         second = _second(2000 + year, month, day, *clock)
         return None if second is None else (second, False, True)
-    if at := _YEARLESS.search(line):
-        parts = [int(x) for x in at.groups()]
+    if yearless is not None:
+        parts = [int(x) for x in yearless.groups()]
         near = _SOME_YEAR if near_s is None else datetime.fromtimestamp(near_s, UTC).year
         years = (near,) if near_s is None else (near - 1, near, near + 1)
         seconds = [s for year in years if (s := _second(year, *parts)) is not None]

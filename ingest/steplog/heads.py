@@ -1,0 +1,250 @@
+"""What stands before a log's lines: dates and clocks in a dozen forms, and what carried them.
+
+Programs, launchers, systemd, Docker and Kubernetes put it there. One text has mostly one form, so
+it is told from its first lines; then whatever reads the text finds dates as ISO 8601 writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+import msgspec
+
+HEAD_BYTES = 80
+"""A date begins within so many bytes of a line."""
+SAMPLED_LINES = 400
+"""Of each text, until one has told."""
+MIN_LINES = 5
+MIN_RATIO = 0.05
+"""Least share of the lines that have a date of this kind: a message may name one, too."""
+CARRIED_RATIO = 0.95
+"""From this share of the lines on what stands before them was put there by what carried them."""
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_NAME = "|".join(_MONTHS).encode()
+_CLOCK = rb"(\d\d:\d\d:\d\d)"
+_PART = rb"(?:[.,](\d{1,9}))?"
+_ISO = re.compile(rb"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d|\[\d\d/\d\d/\d\d \d\d:\d\d:\d\d\]")
+"""What is read as it is: ISO's, and Rich's."""
+
+Written = Callable[["re.Match[bytes]"], bytes]
+
+
+class Form(NamedTuple):
+    """One way to write a date and a clock."""
+
+    pattern: re.Pattern[bytes]
+    """Of a line's head; its first group is what stands before the date."""
+    written: Written
+    is_number: bool = False
+    """Seconds of the epoch, which any number may look like: they must not fall."""
+
+
+class _Record(msgspec.Struct):
+    """A line as Docker's json-file keeps it."""
+
+    log: str
+    time: str
+
+
+_DECODER = msgspec.json.Decoder(_Record)
+
+_STAMP = (
+    rb"\[?(?:\d{4}[-/]\d\d[-/]\d\d[ T]|I\d{4} )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+    rb"(?:Z|[+-]\d\d:?\d\d)?\]?"
+)
+_CARRIERS = (
+    re.compile(_STAMP + rb" std(?:out|err) [FP] "),  # containerd's files
+    re.compile(_STAMP + rb" [\w.-]{1,64} [\w.:/@-]{1,64}\[\d{1,10}\]: "),  # journalctl, syslog
+    re.compile(rb"[\w.-]{1,64} +\| (?:" + _STAMP + rb" )?"),  # docker compose
+    re.compile(_STAMP + rb"(?: \||:)? "),  # ts, kubectl logs --timestamps, clouds
+)
+
+
+class Heads:
+    """The heads of a text's lines."""
+
+    def __init__(self) -> None:
+        self._carrier: re.Pattern[bytes] | None = None
+        self._is_carrier_told = False
+
+    def texts(self, texts: Iterable[bytes]) -> Iterator[bytes]:
+        """Texts of whole lines, in which dates at the heads of lines are ISO's.
+
+        Lines stay lines; what is not at a head, and texts with ISO's dates, stay as they are. A
+        date without a year becomes one of glog, which has none either. Of two numbers for day and
+        month the first is the month, unless one of the first lines says otherwise. Records of
+        Docker become their time and their line.
+        """
+        form: Form | None = None
+        is_told = False
+        for text in texts:
+            if text.startswith(b'{"log":"') or text.startswith(b'{"log": "'):
+                text = b"\n".join(map(_of_docker, text.split(b"\n")))
+            if not is_told:
+                form, is_told = _told(text)
+            if form is not None:
+                text = form.pattern.sub(form.written, text)
+            if not self._is_carrier_told:
+                self._tell_carrier(text)
+            yield text
+
+    def without(self, line: bytes) -> bytes:
+        """A line without what stands before each: no two lines of a traceback share a time."""
+        if self._carrier is not None and (at := self._carrier.match(line)):
+            return line[at.end() :]
+        return line
+
+    def _tell_carrier(self, text: bytes) -> None:
+        lines = _sample(text)
+        if len(lines) < MIN_LINES:
+            return
+        self._is_carrier_told = True
+        for carrier in _CARRIERS:
+            if sum(carrier.match(line) is not None for line in lines) >= CARRIED_RATIO * len(lines):
+                self._carrier = carrier
+                return
+
+
+def _of_docker(line: bytes) -> bytes:
+    if not line.startswith(b"{"):
+        return line
+    try:
+        record = _DECODER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return line
+    said = record.log.removesuffix("\n").replace("\n", "\\n")
+    return f"{record.time} {said}".encode()
+
+
+def _sample(text: bytes) -> list[bytes]:
+    return [at[0] for at in islice(re.finditer(rb"(?m)^[^\n]{1,300}", text), SAMPLED_LINES)]
+
+
+def _told(text: bytes) -> tuple[Form | None, bool]:
+    """How dates are written, and whether the lines have told."""
+    lines = _sample(text)
+    least = max(MIN_LINES, MIN_RATIO * len(lines))
+    has_iso = sum(_ISO.search(line) is not None for line in lines) >= least
+    for form in (*_FORMS, _day_or_month_first(lines)):
+        found = [at for line in lines if (at := form.pattern.match(line))]
+        if len(found) < least or (form.is_number and _falls(found)):
+            continue
+        heads_count = sum(at[1] in (b"", b"[") for at in found)
+        if not has_iso or heads_count >= CARRIED_RATIO * len(lines):
+            return form, True
+    return None, has_iso
+
+
+def _falls(found: list[re.Match[bytes]]) -> bool:
+    """Whether numbers fall oftener than those of several writers do."""
+    numbers = [int(at[2]) for at in found]
+    return sum(b < a for a, b in pairwise(numbers)) * 10 > len(numbers)
+
+
+def _form(pattern: bytes, written: Written) -> Form:
+    return Form(re.compile(rb"(?m)^([^\n]{0,%d}?)(?<![\w.])" % HEAD_BYTES + pattern), written)
+
+
+def _iso(
+    before: bytes, date: bytes, clock: bytes, part: bytes | None = None, zone: bytes | None = None
+) -> bytes:
+    fraction = b"." + part if part else b""
+    zone = b"Z" if zone in (b"UTC", b"GMT") else zone or b""
+    return b"".join((before, date, b" ", clock, fraction, zone.strip()))
+
+
+@lru_cache(maxsize=1024)
+def _of_name(month: bytes, day: bytes) -> tuple[bytes, bytes]:
+    return b"%02d" % (_MONTHS.index(month.decode()) + 1), day.rjust(2, b"0")
+
+
+def _month_named(at: re.Match[bytes]) -> bytes:
+    before, name, day, early, clock, part, zone, late = at.groups()
+    month, day = _of_name(name, day)
+    if year := early or late:
+        return _iso(before, b"-".join((year, month, day)), clock, part, zone)
+    return b"%bI%b%b %b.%b" % (before, month, day, clock, part or b"0")
+
+
+def _day_named(at: re.Match[bytes]) -> bytes:
+    before, day, name, year, clock, part, zone = at.groups()
+    month, day = _of_name(name, day)
+    return _iso(before, b"-".join((year, month, day)), clock, part, zone)
+
+
+def _compact(at: re.Match[bytes]) -> bytes:
+    before, year, month, day, hour, minute, second, part, zone = at.groups()
+    clock = b":".join((hour, minute, second))
+    return _iso(before, b"-".join((year, month, day)), clock, part, zone)
+
+
+def _apart(at: re.Match[bytes]) -> bytes:
+    before, year, _, month, day, clock = at.groups()
+    return _iso(before, b"-".join((year, month, day)), clock)
+
+
+@lru_cache(maxsize=64)
+def _date_of(day: int) -> bytes:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d").encode()
+
+
+def _number(at: re.Match[bytes]) -> bytes:
+    before, seconds, thousandths, part = at.groups()
+    day, second = divmod(int(seconds), 86_400)
+    clock = b"%02d:%02d:%02d" % (second // 3600, second // 60 % 60, second % 60)
+    return _iso(before, _date_of(day), clock, thousandths or part, b"Z")
+
+
+_FORMS = (
+    _form(  # 2026-07-21,10:00:00 and 2026.07.21 10:00:00
+        rb"(\d{4})([-/._])(\d\d)\3(\d\d)(?:, ?|_|-| - | )" + _CLOCK, _apart
+    ),
+    _form(  # Tue Jul 21 10:00:00 2026, Jul 21 10:00:00, Jul 21, 2026 10:00:00
+        rb"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?(" + _NAME + rb")\.? {1,2}(\d\d?)"
+        rb"(?:,? (\d{4}),?)? " + _CLOCK + _PART + rb"(?: (UTC|GMT)(?= \d{4}))?(?: (\d{4})(?![-/\d]))?",
+        _month_named,
+    ),
+    _form(  # 21-Jul-2026 10:00:00, 21/Jul/2026:10:00:00 +0000
+        rb"(\d\d?)[ /-](" + _NAME + rb")[ /-](\d{4})[ :T]" + _CLOCK + _PART
+        + rb"(?: ?(Z|[+-]\d\d:?\d\d))?",
+        _day_named,
+    ),
+    _form(  # 20260721 10:00:00, 20260721T100000Z
+        rb"(20\d\d)(\d\d)(\d\d)[ T_-](\d\d):?(\d\d):?(\d\d)" + _PART + rb"(Z|[+-]\d\d:?\d\d)?(?!\d)",
+        _compact,
+    ),
+    Form(  # 1784602867.123, 1784602867123: journalctl -o short-unix
+        re.compile(
+            rb"(?m)^((?:\[[^\]\n]{1,30}\]:? ?|\d{1,7}: )?\[?)(1[3-9]\d{8})(\d{3})?(?:\.(\d{1,9}))?"
+            rb"(?=[\]\s:,|])"
+        ),
+        _number,
+        is_number=True,
+    ),
+)  # fmt: skip
+
+_NUMBERED = rb"(\d\d)([-/])(\d\d)\3(\d{4})(?:,? |T)" + _CLOCK + _PART + rb"(?: ([AP])M\b)?"
+"""07/21/2026 10:00:00, as logging is mostly set up in examples of Hugging Face."""
+
+
+def _day_or_month_first(lines: list[bytes]) -> Form:
+    is_day_first = False
+
+    def written(at: re.Match[bytes]) -> bytes:
+        before, first, _, second, year, clock, part, half = at.groups()
+        month, day = (second, first) if is_day_first else (first, second)
+        if half:
+            hour = int(clock[:2]) % 12 + (12 if half == b"P" else 0)
+            clock = b"%02d%b" % (hour, clock[2:])
+        return _iso(before, b"-".join((year, month, day)), clock, part)
+
+    form = _form(_NUMBERED, written)
+    is_day_first = any(int(at[2]) > 12 for line in lines if (at := form.pattern.match(line)))
+    return form

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 
-VERSION = 16
+VERSION = 17
 
 
 class _Lazy:

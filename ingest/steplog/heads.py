@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
 HEAD_BYTES = 80
 """A date begins within so many bytes of a line."""
-SAMPLED_LINES = 400
-"""Of each text, until one has told."""
+SAMPLED_LINES, SAMPLED_BYTES = 400, 1 << 17
+"""Of each text, until one has told: at most."""
+LOOKED_BYTES = 300
+"""Of a line."""
 MIN_LINES = 5
 MIN_RATIO = 0.05
 """Least share of the lines that have a date of this kind: a message may name one, too."""
@@ -52,6 +54,7 @@ class _Record(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(_Record)
+_DOCKER = (b'{"log":"', b'{"log": "')
 
 _STAMP = (
     rb"\[?(?:\d{4}[-/]\d\d[-/]\d\d[ T]|I\d{4} )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -69,6 +72,8 @@ class Heads:
     """The heads of a text's lines."""
 
     def __init__(self) -> None:
+        self._form: Form | None = None
+        self._is_form_told = False
         self._carrier: re.Pattern[bytes] | None = None
         self._is_carrier_told = False
 
@@ -80,18 +85,18 @@ class Heads:
         month the first is the month, unless one of the first lines says otherwise. Records of
         Docker become their time and their line.
         """
-        form: Form | None = None
-        is_told = False
-        for text in texts:
-            if text.startswith(b'{"log":"') or text.startswith(b'{"log": "'):
-                text = b"\n".join(map(_of_docker, text.split(b"\n")))
-            if not is_told:
-                form, is_told = _told(text)
-            if form is not None:
-                text = form.pattern.sub(form.written, text)
-            if not self._is_carrier_told:
-                self._tell_carrier(text)
-            yield text
+        return map(self._rewritten, texts)
+
+    def _rewritten(self, text: bytes) -> bytes:
+        if text.startswith(_DOCKER):
+            text = b"\n".join(map(_of_docker, text.split(b"\n")))
+        if not self._is_form_told:
+            self._form, self._is_form_told = _told(text)
+        if self._form is not None:
+            text = self._form.pattern.sub(self._form.written, text)
+        if not self._is_carrier_told:
+            self._tell_carrier(text)
+        return text
 
     def without(self, line: bytes) -> bytes:
         """A line without what stands before each: no two lines of a traceback share a time."""
@@ -122,7 +127,8 @@ def _of_docker(line: bytes) -> bytes:
 
 
 def _sample(text: bytes) -> list[bytes]:
-    return [at[0] for at in islice(re.finditer(rb"(?m)^[^\n]{1,300}", text), SAMPLED_LINES)]
+    lines = text[:SAMPLED_BYTES].split(b"\n", SAMPLED_LINES)[:SAMPLED_LINES]
+    return [line[:LOOKED_BYTES] for line in lines if line]
 
 
 def _told(text: bytes) -> tuple[Form | None, bool]:
@@ -208,7 +214,8 @@ _FORMS = (
     ),
     _form(  # Tue Jul 21 10:00:00 2026, Jul 21 10:00:00, Jul 21, 2026 10:00:00
         rb"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?(" + _NAME + rb")\.? {1,2}(\d\d?)"
-        rb"(?:,? (\d{4}),?)? " + _CLOCK + _PART + rb"(?: (UTC|GMT)(?= \d{4}))?(?: (\d{4})(?![-/\d]))?",
+        rb"(?:,? (\d{4}),?)? " + _CLOCK + _PART
+        + rb"(?: (UTC|GMT)(?= \d{4}))?(?: (\d{4})(?![-/\d]))?",
         _month_named,
     ),
     _form(  # 21-Jul-2026 10:00:00, 21/Jul/2026:10:00:00 +0000
@@ -217,7 +224,8 @@ _FORMS = (
         _day_named,
     ),
     _form(  # 20260721 10:00:00, 20260721T100000Z
-        rb"(20\d\d)(\d\d)(\d\d)[ T_-](\d\d):?(\d\d):?(\d\d)" + _PART + rb"(Z|[+-]\d\d:?\d\d)?(?!\d)",
+        rb"(20\d\d)(\d\d)(\d\d)[ T_-](\d\d):?(\d\d):?(\d\d)" + _PART
+        + rb"(Z|[+-]\d\d:?\d\d)?(?!\d)",
         _compact,
     ),
     Form(  # 1784602867.123, 1784602867123: journalctl -o short-unix

@@ -101,7 +101,9 @@ def test_one_of_the_first_lines_tells_whether_the_day_comes_first() -> None:
 
 def test_what_the_first_text_told_holds_for_the_others() -> None:
     heads = Heads()
-    first, second = heads.texts([b"\n".join([b"07/21/2026 10:00:00 a"] * 5), b"07/22/2026 11:00:00"])
+    first, second = heads.texts(
+        [b"\n".join([b"07/21/2026 10:00:00 a"] * 5), b"07/22/2026 11:00:00"]
+    )
     assert first.startswith(b"2026-07-21 10:00:00 a\n") and second == b"2026-07-22 11:00:00"
 
 

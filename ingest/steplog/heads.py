@@ -44,6 +44,8 @@ class Form(NamedTuple):
     written: Written
     is_number: bool = False
     """Seconds of the epoch, which any number may look like: they must not fall."""
+    look: Callable[[bytes], None] | None = None
+    """To be asked of each text before."""
 
 
 class _Record(msgspec.Struct):
@@ -82,8 +84,8 @@ class Heads:
 
         Lines stay lines; what is not at a head, and texts with ISO's dates, stay as they are. A
         date without a year becomes one of glog, which has none either. Of two numbers for day and
-        month the first is the month, unless one of the first lines says otherwise. Records of
-        Docker become their time and their line.
+        month the first is the month, unless a date says otherwise. Records of Docker become
+        their time and their line.
         """
         return map(self._rewritten, texts)
 
@@ -93,6 +95,8 @@ class Heads:
         if not self._is_form_told:
             self._form, self._is_form_told = _told(text)
         if self._form is not None:
+            if self._form.look is not None:
+                self._form.look(text)
             text = self._form.pattern.sub(self._form.written, text)
         if not self._is_carrier_told:
             self._tell_carrier(text)
@@ -136,7 +140,7 @@ def _told(text: bytes) -> tuple[Form | None, bool]:
     lines = _sample(text)
     least = max(MIN_LINES, MIN_RATIO * len(lines))
     has_iso = sum(_ISO.search(line) is not None for line in lines) >= least
-    for form in (*_FORMS, _day_or_month_first(lines)):
+    for form in (*_FORMS, _numbered()):
         found = [at for line in lines if (at := form.pattern.match(line))]
         if len(found) < least or (form.is_number and _falls(found)):
             continue
@@ -240,19 +244,52 @@ _FORMS = (
 
 _NUMBERED = rb"(\d\d)([-/])(\d\d)\3(\d{4})(?:,? |T)" + _CLOCK + _PART + rb"(?: ([AP])M\b)?"
 """07/21/2026 10:00:00, as logging is mostly set up in examples of Hugging Face."""
+_NUMBERS = re.compile(rb"(?<![\w.])(\d\d)[-/](\d\d)[-/](\d{4})[ ,T]")
 
 
-def _day_or_month_first(lines: list[bytes]) -> Form:
-    is_day_first = False
+def _numbered() -> Form:
+    """Of one text: its dates tell whether the day or the month comes first."""
+    numbered = _Numbered()
+    return _form(_NUMBERED, numbered.written)._replace(look=numbered.look)
 
-    def written(at: re.Match[bytes]) -> bytes:
+
+class _Numbered:
+    """Dates of two numbers for day and month: which of them comes first."""
+
+    def __init__(self) -> None:
+        self._is_day_first: bool | None = None
+        self._is_assumed = False
+        """Nothing has told so far; the month comes first far oftener."""
+        self._is_wrong = False
+        """What was assumed: from here on the clock alone is written, as a leap would be a stall."""
+
+    def look(self, text: bytes) -> None:
+        """Learn from the dates of a text."""
+        if self._is_day_first is not None and not self._is_assumed:
+            return
+        told = _is_day_first(list(dict.fromkeys(_NUMBERS.findall(text))))
+        self._is_wrong = self._is_wrong or (self._is_assumed and told is True)
+        self._is_day_first = self._is_day_first or bool(told)
+        self._is_assumed = told is None
+
+    def written(self, at: re.Match[bytes]) -> bytes:
+        """The head as ISO has it."""
         before, first, _, second, year, clock, part, half = at.groups()
-        month, day = (second, first) if is_day_first else (first, second)
+        month, day = (second, first) if self._is_day_first else (first, second)
         if half:
             hour = int(clock[:2]) % 12 + (12 if half == b"P" else 0)
             clock = b"%02d%b" % (hour, clock[2:])
+        if self._is_wrong:
+            return before + clock
         return _iso(before, b"-".join((year, month, day)), clock, part)
 
-    form = _form(_NUMBERED, written)
-    is_day_first = any(int(at[2]) > 12 for line in lines if (at := form.pattern.match(line)))
-    return form
+
+def _is_day_first(dates: list[tuple[bytes, bytes, bytes]]) -> bool | None:
+    """Of different dates in their order; none where none of them tells."""
+    for first, second, _ in dates:
+        if int(first) > 12 or int(second) > 12:
+            return int(first) > 12
+    for (first, second, _), (next_first, next_second, _) in pairwise(dates):
+        if (first == next_first) != (second == next_second):
+            return second == next_second  # a day later, and not a month
+    return None

@@ -92,11 +92,32 @@ def test_what_else_stands_there_stays(lines: list[str]) -> None:
     assert read(*lines) == lines
 
 
-def test_one_of_the_first_lines_tells_whether_the_day_comes_first() -> None:
-    days = [f"{day:02d}/07/2026 10:00:00 step" for day in range(9, 14)]
-    assert read(*days)[0].startswith("2026-07-09") and read(*days[:-1], days[0])[0].startswith(
-        "2026-09-07"
-    )
+@pytest.mark.parametrize(
+    ("dates", "is_day_first"),
+    [
+        (["09/07/2026", "14/07/2026"], True),
+        (["07/09/2026", "07/14/2026"], False),
+        # A midnight is a day later, and not a month.
+        (["05/06/2026", "06/06/2026"], True),
+        (["05/06/2026", "05/07/2026"], False),
+        (["05/06/2026"], False),
+        (["05/06/2026", "07/08/2026"], False),
+    ],
+)
+def test_dates_tell_whether_the_day_comes_first(dates: list[str], is_day_first: bool) -> None:
+    lines = read(*[f"{date} 10:00:0{i} step" for date in dates for i in range(5)])
+    month, day = (3, 0) if is_day_first else (0, 3)
+    assert lines[::5] == [
+        f"2026-{date[month : month + 2]}-{date[day : day + 2]} 10:00:00 step" for date in dates
+    ]
+
+
+def test_of_an_order_that_proves_wrong_too_late_the_clock_alone_is_told() -> None:
+    """What was read has its month for its day: the right date behind it would be a leap."""
+    texts = [b"\n".join(b"%02d/06/2026 10:00:00 a" % day for _ in range(5)) for day in (5, 13, 14)]
+    first, *others = Heads().texts(texts)
+    assert first.startswith(b"2026-05-06 10:00:00 a\n")
+    assert [text.split(b"\n")[0] for text in others] == [b"10:00:00 a"] * 2
 
 
 def test_what_the_first_text_told_holds_for_the_others() -> None:

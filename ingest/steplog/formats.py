@@ -82,8 +82,8 @@ class StepFormat:
     below_marker: str = ""
     """A text that each such line holds."""
     batch: str = ""
-    """Where ``step`` counts samples: a pattern of one group for how many of them a step takes,
-    which a line before says once. Without that line no step is one."""
+    """Where ``step`` counts samples: a pattern of one group for how many of them a step takes, or
+    several do: what they have in common counts. Without such a line no step is one."""
     is_wait_beside: bool = False
     """Whether the duration that it states leaves the wait for input out."""
     has_commas: bool = False
@@ -571,6 +571,20 @@ FORMATS: tuple[StepFormat, ...] = (
             ("dur_s", rf'"train_step_time": ({_NUMBER})'),
         ),
         batch=r'"key": "global_batch_size", "value": (\d{1,9})[,.]',
+    ),
+    StepFormat(
+        "open_clip",
+        (" Batch (t): ",),
+        r"Train Epoch: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<total>\d+) \(",
+        "OpenCLIP (train_one_epoch), whose steps 1, 101, 201 of an epoch have lines",
+        is_averaged=True,
+        fields=(
+            ("dur_s", r" Batch \(t\): ([\d.]+)"),
+            ("input_wait_s", r" Data \(t\): ([\d.]+)"),
+            ("loss", rf" Loss: ({_NUMBER})"),
+            ("learning_rate", rf" LR: ({_NUMBER})"),
+        ),
+        batch=r"Train Epoch: \d+ \[ *(\d{1,12})/",
     ),
     StepFormat(
         "dllogger",

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from itertools import compress
+from math import gcd
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tracekit.ingest.base import Sink, write_columns
@@ -213,11 +214,13 @@ class StepReader:
 
     def take(self, looked: Looked) -> None:
         """Write the steps of the lines that follow those before."""
+        import polars as pl
+
         for known in self._met:
             wants = known.batch and known.name not in self._batches
             if wants and looked.block.holds(known.batch):
-                said = looked.block.text.str.extract(known.batch).drop_nulls()[0]
-                self._batches[known.name] = max(int(said), 1)
+                counts = looked.block.text.str.extract(known.batch).drop_nulls().cast(pl.Int64)
+                self._batches[known.name] = max(gcd(*counts), 1)
         for known, found, said in looked.steps:
             steps = self._of_one_pod(found)
             if known.batch:
@@ -239,7 +242,8 @@ class StepReader:
         if batch is None:
             self._without_batch += steps.height
             return steps.clear()
-        return steps.with_columns(samples_count=pl.col("step"), step=pl.col("step") // batch)
+        samples = steps.with_columns(samples_count=pl.col("step"))
+        return samples.with_columns(pl.col("step", "total_steps_count") // batch)
 
     def _in_epochs(self, steps: pl.DataFrame, known: StepFormat) -> pl.DataFrame:
         """The lines that end an epoch, numbered; what has other steps evaluates."""

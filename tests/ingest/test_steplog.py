@@ -314,6 +314,16 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "time_ns": 1_714_557_600_500 * 10**6,
         },
     ),
+    "open_clip": (
+        "2024-05-01,10:00:00 | INFO | Train Epoch: 2 [   512/10240 (0%)] Data (t): 0.125 "
+        "Batch (t): 0.500, 1024.00/s, 128.000/s/gpu LR: 0.000500 Logit Scale: 14.286 "
+        "Contrastive_loss: 5.5000 (5.6000) Loss: 5.5000 (5.6000)",
+        {
+            "step": 1, "epoch": 2, "total_steps_count": 20, "samples_count": 512, "loss": 5.5,
+            "learning_rate": 0.0005, "dur_ns": 500_000_000, "is_averaged": True,
+            "input_wait_ns": 125_000_000,
+        },
+    ),
     "dllogger": (
         'DLLL {"timestamp": "1714557600.500000", "datetime": "2024-05-01 10:00:00.500000", '
         '"elapsedtime": "93.5", "type": "LOG", "step": [2, 79], "data": {"train.loss": 6.5, '
@@ -856,6 +866,13 @@ def test_samples_are_no_steps_where_nobody_says_how_many_a_step_takes(tmp_path: 
     """MLPerf's log says it once, before the first step."""
     text = f"{LINES['mllog_samples'][0]}\n{LINES['nanogpt'][0]}\n"
     assert [r["format"] for r in steps_of(tmp_path, text.encode())] == ["nanogpt"]
+
+
+def test_what_counts_of_samples_have_in_common_is_a_step_s(tmp_path: Path) -> None:
+    """OpenCLIP prints every hundredth step, from the first on; this log lacks its beginning."""
+    line = LINES["open_clip"][0]
+    text = "".join(line.replace("   512/", f"{512 * step}/") + "\n" for step in (101, 201, 301))
+    assert [row["step"] for row in steps_of(tmp_path, text.encode())] == [101, 201, 301]
 
 
 def test_richs_date_is_read_month_first_and_in_brackets_alone(tmp_path: Path) -> None:

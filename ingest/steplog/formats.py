@@ -124,7 +124,7 @@ _PLAIN_FIELDS = (
     ("grad_norm", rf"(?i)\b(?:grad[_ ])?norm\b[\"']?{_IS}({_NUMBER})"),
 )
 _WITH_LOSS = rf"(?i)loss\b[\"']?{_IS}(?:[-+]?[\d.]|nan|inf)"
-_EVALUATES = r"(?i)(?:^|[^a-z])(?:eval|val|test)(?:[^a-z]|$|id|uat|ing)"
+_EVALUATES = r"(?i)(?:^|[^a-z])(?:eval|val|test|cv batch)(?:[^a-z]|$|id|uat|ing)"
 
 FORMATS: tuple[StepFormat, ...] = (
     StepFormat(
@@ -519,6 +519,51 @@ FORMATS: tuple[StepFormat, ...] = (
             ("input_wait_s", r"\| > loader_time: ([\d.]+)"),
         ),
         below_marker="| > ",
+    ),
+    StepFormat(
+        "litgpt",
+        (" | loss train: ",),
+        r"\| iter (?P<step>\d+) step \d+ \| loss train: ",
+        "LitGPT (pretrain, finetune): a line counts iterations, of which a step may have several",
+        fields=(
+            ("epoch", r"Epoch (\d+) \| iter "),
+            ("dur_ms", r" iter time: ([\d.]+) ms"),
+            ("loss", rf" loss train: ({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "lingua",
+        ("  wps: ",),
+        r"\bstep: (?P<step>\d+) +acc: \d+ ",
+        "Meta Lingua (train)",
+        fields=(
+            ("dur_s", r"  iter: +([\d.]+)"),
+            ("input_wait_s", r"  data: +([\d.]+)"),
+            ("loss", rf"  loss: +({_NUMBER})"),
+            ("learning_rate", rf"  lr: +({_NUMBER})"),
+            ("grad_norm", rf"  grad: +({_NUMBER})"),
+        ),
+    ),
+    StepFormat(
+        "wenet",
+        ("TRAIN",),
+        r"\bTRAIN (?:\| )?(?:steps/sec +[\d.]+ ?\| ?)?Batch (?P<epoch>\d+)/(?P<step>\d+) loss ",
+        "WeNet (log_per_step)",
+        fields=(
+            ("loss", rf" loss ({_NUMBER})"),
+            ("learning_rate", rf" lr ({_NUMBER})"),
+            ("grad_norm", rf" grad_norm ({_NUMBER})"),
+            ("rank", r" rank (\d+)"),
+        ),
+    ),
+    StepFormat(
+        "dlrm",
+        ("Finished training it ",),
+        r"Finished training it (?P<step>\d+)/(?P<total>\d+) of epoch (?P<epoch>\d+), "
+        r"(?P<dur_ms>[\d.]+) ms/it",
+        "DLRM",
+        is_averaged=True,
+        fields=(("loss", rf" loss ({_NUMBER})"),),
     ),
     StepFormat(
         "mxnet",

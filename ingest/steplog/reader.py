@@ -461,7 +461,9 @@ def _stamps(steps: pl.DataFrame, block: Block) -> pl.DataFrame:
     return said.select(
         "date",
         clock_s=pl.when(is_time).then(parts[0] * 3600 + parts[1] * 60 + parts[2]),
-        fraction_ns=pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64),
+        fraction_ns=pl.when(pl.col("date").is_not_null()).then(
+            pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64)
+        ),
         zone="zone",
     )
 

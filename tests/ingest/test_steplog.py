@@ -314,6 +314,35 @@ LINES: dict[str, tuple[str, dict[str, Any]]] = {
             "time_ns": 1_714_557_600_500 * 10**6,
         },
     ),
+    "litgpt": (
+        "Epoch 2 | iter 640 step 40 | loss train: 2.250, val: n/a | iter time: 350.25 ms (step) "
+        "remaining time: 1 day, 2:03:04",
+        {"step": 640, "epoch": 2, "loss": 2.25, "dur_ns": 350_250_000},
+    ),
+    "lingua": (
+        "0: INFO    25-05-01 10:00:00.123456 - 0:10:00 - step: 120  acc: 0  loss:  2.2500  "
+        "grad: 5.00e-01  flops: 3.40e+14  wps: 1.20e+04  iter:  0.5250  data:  0.02  lr: 1.00e-03  "
+        "mem: 80%  pow: 600.0 W",
+        {
+            "step": 120, "loss": 2.25, "grad_norm": 0.5, "learning_rate": 1e-3,
+            "dur_ns": 525_000_000, "input_wait_ns": 20_000_000,
+        },
+    ),
+    "wenet": (
+        "2024-05-01 10:00:00,500 DEBUG TRAIN | steps/sec 2.5| Batch 3/120 loss 2.250000 "
+        "loss_att 1.500000 lr 0.00100000 grad_norm 0.500000 rank 5",
+        {
+            "step": 120, "epoch": 3, "loss": 2.25, "learning_rate": 1e-3, "grad_norm": 0.5,
+            "tag": 5, "time_ns": 1_714_557_600_500 * 10**6,
+        },
+    ),
+    "dlrm": (
+        "Finished training it 1024/2048 of epoch 0, 12.50 ms/it, loss 0.500000",
+        {
+            "step": 1024, "total_steps_count": 2048, "epoch": 0, "loss": 0.5,
+            "dur_ns": 12_500_000, "is_averaged": True,
+        },
+    ),
     "open_clip": (
         "2024-05-01,10:00:00 | INFO | Train Epoch: 2 [   512/10240 (0%)] Data (t): 0.125 "
         "Batch (t): 0.500, 1024.00/s, 128.000/s/gpu LR: 0.000500 Logit Scale: 14.286 "

@@ -453,6 +453,8 @@ def _stamps(steps: pl.DataFrame, block: Block) -> pl.DataFrame:
     if not (block.holds(_DATE) and steps.select(stamp.str.contains(_DATE).any()).item()):
         return _without_stamps(steps.height)
     said = steps.select(stamp.str.extract_groups(_STAMP).struct.unnest())
+    if said["clock"].null_count() == said.height:  # a year of two digits
+        return _without_stamps(steps.height)
     if said["month_first"].null_count() < said.height:
         said = said.with_columns(date=pl.coalesce("date", _year_first()))
     clock = pl.col("clock").str
@@ -461,9 +463,7 @@ def _stamps(steps: pl.DataFrame, block: Block) -> pl.DataFrame:
     return said.select(
         "date",
         clock_s=pl.when(is_time).then(parts[0] * 3600 + parts[1] * 60 + parts[2]),
-        fraction_ns=pl.when(pl.col("date").is_not_null()).then(
-            pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64)
-        ),
+        fraction_ns=pl.col("fraction").fill_null("").str.pad_end(9, "0").cast(pl.Int64),
         zone="zone",
     )
 

@@ -27,6 +27,7 @@ from tracekit.report.links import link_symptoms
 from tracekit.report.metrics import metrics, run_info, shares
 from tracekit.report.model import SCHEMA_VERSION, Coverage, Document, InputFile, Notes, Report
 from tracekit.report.price import priced
+from tracekit.report.shared_time import counted_once
 from tracekit.report.verdict import judge
 from tracekit.report.work import work
 from tracekit.rules import Facts, Rule, configured, rule
@@ -70,6 +71,7 @@ def build_report(
         facts, told, budget, rules_run, bool(silenced), is_whole, failed, config.report
     )
     told = [_leading(f) if f.id == judgement.verdict.finding else f for f in told]
+    told = counted_once(told, config.report)
     findings = [
         replace(f, confidence=benched(f.rule, f.confidence))
         for f in in_order(told, judgement.verdict.finding)

@@ -42,9 +42,11 @@ def _cost_alone(document: Document, cause: Finding) -> str:
             f"{share(most_s / step_s)}){_how(impact)}: without it, others would be waited for."
         )
     if impact.per == "job":
+        most = "at most " if impact.low_s_per_step == 0 else ""
         return (
-            f"{span(impact.s_per_step)} of the {span(impact.s_per_step / impact.step_ratio)} that "
-            f"the job took ({share(impact.step_ratio)}), by its log."
+            f"{most}{span(impact.s_per_step)} of the "
+            f"{span(impact.s_per_step / impact.step_ratio)} that the job took "
+            f"({share(impact.step_ratio)}), by its log."
         )
     of = "the {} window" if impact.per == "window" else "every {} step"
     text = (
@@ -93,7 +95,7 @@ def price_words(finding: Finding) -> str:
     if cost_s is None:
         return "unknown"
     if finding.impact.per == "job":
-        return span(cost_s)
+        return f"{'<' if finding.impact.low_s_per_step == 0 else ''}{span(cost_s)}"
     return seconds(cost_s) if most_s is None else f"<{seconds(most_s)}"
 
 

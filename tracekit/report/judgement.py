@@ -32,6 +32,9 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
     min_periodic_ratio: float = threshold(
         0.01, "of the job that stalls at one distance take together, to be told: a minor impact"
     )
+    min_shared_time_ratio: float = threshold(
+        0.8, "of the time of two causes that the log prices, that is in both: it is lost once"
+    )
     max_mean_ratio: float = threshold(
         2.0,
         "of the median step that the mean may be: beyond it more than half of all time is in "

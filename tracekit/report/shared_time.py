@@ -46,7 +46,7 @@ def _is_same_time(one: Finding, other: Finding, limits: ReportThresholds) -> boo
     first, second = one.impact, other.impact
     if not (first.per == second.per == "job" and first.s_per_step and second.s_per_step):
         return False
-    if other.id in (*one.explains, *one.explained_by):
+    if other.id in one.explained_by or one.id in other.explained_by:
         return False
     if first.s_per_step == second.s_per_step:
         return True

@@ -96,6 +96,7 @@ _EXIT = re.compile(
 )
 _ENTRY = re.compile(rb"(time|host|rank|exitcode|traceback) {0,10}: ?(.{0,400})")
 _ENTRY_HEAD = re.compile(rb"\[\d{1,7}\]:$")
+_LABEL = re.compile(rb"(?:\d{1,7}: )?")
 _PART_HEAD = re.compile(rb"(?P<label>\d{1,7}: |)\s*(?:Failures:\s*$|(?P<root>Root Cause \(first))")
 """Of torchrun's summary, which srun --label may have labelled."""
 _ENTRY_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
@@ -362,6 +363,15 @@ class _Entry:
     given: dict[str, bytes] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Summary:
+    """What torchrun says of failed workers, as far as it is read."""
+
+    is_root: bool
+    """Whether in the part of the first failure."""
+    entry: _Entry | None = None
+
+
 class FailureReader:
     """Takes what ended a job out of its output. Shows each line; consumes none."""
 
@@ -396,18 +406,15 @@ class FailureReader:
         """Whose output Composer prints."""
         self._spawned: list[str] = []
         """Whose traceback multiprocessing.spawn is about to print."""
-        self._entry: _Entry | None = None
         self._mpi: tuple[int, list[str]] | None = None
         """Place and fields of the process of which mpirun is about to say how it ended."""
-        self._section: bool | None = None
-        """In torchrun's summary: whether in the part of the first failure."""
-        self._label = b""
-        """What stands before each of its lines."""
+        self._summaries: dict[bytes, _Summary] = {}
+        """Of torchrun, that have begun: by what stands before each of their lines."""
 
     @property
     def is_open(self) -> bool:
         """Whether something has begun that further lines belong to."""
-        is_told = self._actor is not None or self._section is not None
+        is_told = self._actor is not None or bool(self._summaries)
         return is_told or bool(self._open or self._nccl)
 
     @property
@@ -431,8 +438,8 @@ class FailureReader:
                 self._nccl.clear()
         if self._open:
             self._continue(line)
-        if self._section is not None:
-            self._summary(line, place)
+        if self._summaries:
+            self._in_summary(line, place)
         if _KEY.search(line):
             self._begin(line, place)
 
@@ -469,11 +476,13 @@ class FailureReader:
         if at >= 0:
             prefix = _OF_GROUP.sub(b"  | ", line[:at].removesuffix(_ORIGINAL))
             who = (_who(prefix) or self._printed_by) + self._spawned
-            is_told = self._entry is not None
+            label = _label_of(line)
+            summary = self._summaries.get(label)
+            entry = None if summary is None else summary.entry
             self._spawned = []
-            if self._entry is not None:
-                prefix = self._label + b"  "  # torchrun's, before each line of a worker's traceback
-                rank = _ENTRY_RANK.match(self._entry.given.get("rank", b""))
+            if entry is not None:
+                prefix = label + b"  "  # torchrun's, before each line of a worker's traceback
+                rank = _ENTRY_RANK.match(entry.given.get("rank", b""))
                 who = [f"rank={int(rank[1])}"] if rank else []
             if len(self._open) < MAX_OPEN and len(prefix) <= MAX_PREFIX_BYTES:
                 said_at, is_thread_s = self._aside.pop(prefix, (-_ASIDE_LINES, False))
@@ -483,13 +492,14 @@ class FailureReader:
                     who,
                     prefix in self._chained or (is_aside and not is_thread_s),
                     is_aside and is_thread_s,
-                    is_told,
+                    entry is not None,
                 )
                 self._headed = prefix
             self._chained.discard(prefix)
         elif part := _PART_HEAD.match(line):
-            self._end_entry()
-            self._section, self._label = part["root"] is not None, part["label"]
+            self._end_entry(part["label"])
+            if len(self._summaries) < MAX_OPEN:
+                self._summaries[part["label"]] = _Summary(is_root=part["root"] is not None)
         elif srun := _SRUN.search(line):
             ends = _how(srun[3])
             if ends:
@@ -635,9 +645,11 @@ class FailureReader:
         head, self._headed = self._headed, None
         if head is not None and not line.startswith(head):
             # A message that ends with the text of a traceback: only its first line has its words.
-            short = line[: max(line.find(b'  File "'), 0)]
+            at = line.find(b'  File "')
+            short, is_first = line[: max(at, 0)], at >= 0
             words = head.removeprefix(short).strip()
-            if head.startswith(short) and b" " in words and not words.startswith(b"("):
+            is_text = b" " in words and not words.startswith(b"(")
+            if is_first and head.startswith(short) and is_text:
                 self._open[short] = self._open.pop(head)
         lengths = sorted({len(p) for p in self._open}, reverse=True)
         prefix = next((line[:n] for n in lengths if line[:n] in self._open), None)
@@ -741,23 +753,27 @@ class FailureReader:
 
     # --- torchrun's summary ---------------------------------------------------------------------
 
-    def _summary(self, line: bytes, place: int) -> None:
-        if not line.startswith(self._label):
-            return  # of another task
-        text = line[len(self._label) :].strip()
+    def _in_summary(self, line: bytes, place: int) -> None:
+        label = _label_of(line)
+        summary = self._summaries.get(label)
+        if summary is None:
+            return  # of another task, or nobody's
+        text = line[len(label) :].strip()
         if _ENTRY_HEAD.match(text):
-            self._end_entry()
-            self._entry = _Entry(place, is_root=bool(self._section))
-        elif text.startswith(b"====") and self._section:
-            self._end_entry()
-            self._section = None
-        elif self._entry is not None and (stated := _ENTRY.match(text)):
-            self._entry.given.setdefault(stated[1].decode(), stated[2])
+            self._end_entry(label)
+            summary.entry = _Entry(place, is_root=summary.is_root)
+        elif text.startswith(b"====") and summary.is_root:
+            self._end_entry(label)
+            del self._summaries[label]
+        elif summary.entry is not None and (stated := _ENTRY.match(text)):
+            summary.entry.given.setdefault(stated[1].decode(), stated[2])
 
-    def _end_entry(self) -> None:
-        entry, self._entry = self._entry, None
-        if entry is None:
+    def _end_entry(self, label: bytes) -> None:
+        summary = self._summaries.get(label)
+        entry = None if summary is None else summary.entry
+        if summary is None or entry is None:
             return
+        summary.entry = None
         rank = _ENTRY_RANK.match(entry.given.get("rank", b""))
         code = _ENTRY_CODE.match(entry.given.get("exitcode", b""))
         if rank is None or code is None:
@@ -812,12 +828,14 @@ class FailureReader:
     @property
     def is_any(self) -> bool:
         """Whether anything was found so far."""
-        return bool(self._events or self._open or self._entry)
+        has_entry = any(summary.entry for summary in self._summaries.values())
+        return bool(self._events or self._open or has_entry)
 
     def finish(self, *, keeps_times: bool, silence: Silence | None = None) -> None:
         """Write what was found; times, which state no zone, only where the file's others do not.
         The first of what stands behind a ``silence`` tells of it."""
-        self._end_entry()
+        for label in self._summaries:
+            self._end_entry(label)
         self._torn += len(self._open)
         events = sorted(self._events)
         if silence is not None:
@@ -913,6 +931,12 @@ def _who(prefix: bytes) -> list[str]:
 def _of_actor(text: bytes) -> list[str]:
     part = _ACTOR.search(text)
     return [f"pid={int(part[1])}", *_host(part[2] or b"")] if part else []
+
+
+def _label_of(line: bytes) -> bytes:
+    """What srun put before a line."""
+    at = _LABEL.match(line)
+    return at[0] if at else b""
 
 
 def _of_pod(prefix: bytes) -> list[str]:

@@ -48,6 +48,26 @@ def test_a_real_log_keeps_types_and_places_and_no_text(path: Path) -> None:
     assert not sink.counts.get("torn_traceback")
 
 
+def test_of_two_nodes_whose_lines_alternate_the_same_is_read() -> None:
+    """srun --label prints what comes first; each launcher names the first of its own ranks."""
+
+    def told(text: str) -> set[tuple[object, ...]]:
+        return {(e["code"], *sorted(e.items())) for e in events(text)}
+
+    text = (LOGS / "torchrun-two-nodes.log").read_text()
+    first, second = (
+        [line for line in text.splitlines(keepends=True) if line.startswith(f"{node}: ")]
+        for node in (0, 1)
+    )
+    ranks = {e["rank"] for e in events(text) if e["code"] == "worker-failed"}
+    assert ranks == {"0", "1", "2", "3"}
+    count = len(first) - len(second)
+    alternate = [*first[:count], *(line for pair in zip(second, first[count:], strict=True)
+                                   for line in pair)]  # fmt: skip
+    assert told("".join(alternate)) == told(text)
+    assert told("".join([*first, *second])) == told(text)
+
+
 def test_torchrun_s_summary_and_each_rank_s_traceback_are_read() -> None:
     rows = nccl_logs.read_file(LOGS / "torchrun-raise.log").tables["log_event"]
     told = [(r["place"], r["code"], r["fields"][1:]) for r in rows]

@@ -155,6 +155,10 @@ CARRIERS: dict[str, Callable[[int, str], str]] = {
 }
 
 
+LABELLED = "torchrun-two-nodes"
+"""By srun already."""
+
+
 def _told(text: str) -> tuple[object, ...]:
     """What was read of a log, but for what its own clock says of times."""
     tables = nccl_logs.read(text).tables
@@ -180,13 +184,19 @@ def _same_carried(path: Path, carrier: str) -> None:
 @pytest.mark.parametrize(
     "name",
     soak(
-        sorted(path.stem for path in LOGS.glob("*.log")),
+        sorted(path.stem for path in LOGS.glob("*.log") if path.stem != LABELLED),
         fast=["torchrun-early", "torchrun-record", "multiprocessing-spawn"],
     ),
 )
 def test_of_a_real_log_the_same_is_read_whatever_carried_it(name: str, carrier: str) -> None:
     """``torchrun-early`` names nobody: who lost what stood before its summary was accused."""
     _same_carried(LOGS / f"{name}.log", carrier)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("carrier", [c for c in CARRIERS if c != "srun"])
+def test_of_labelled_lines_too(carrier: str) -> None:
+    _same_carried(LOGS / f"{LABELLED}.log", carrier)
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ SAMPLED_LINES, SAMPLED_BYTES = 400, 1 << 17
 """Of each text, until one has told: at most."""
 LOOKED_BYTES = 300
 """Of a line."""
+MICROSECOND_DIGITS = 16
+"""Of the time since the epoch, until the year 2286."""
 MIN_LINES = 5
 MIN_RATIO = 0.05
 """Least share of the lines that have a date of this kind: a message may name one, too."""
@@ -48,15 +50,13 @@ class Form(NamedTuple):
     """To be asked of each text before."""
 
 
-class _Record(msgspec.Struct):
-    """A line as Docker's json-file keeps it."""
-
-    log: str
-    time: str
-
-
-_DECODER = msgspec.json.Decoder(_Record)
-_DOCKER = (b'{"log":"', b'{"log": "')
+_RECORDS = (
+    ("log", "time"),  # Docker's json-file
+    ("MESSAGE", "__REALTIME_TIMESTAMP"),  # journalctl -o json
+    ("textPayload", "timestamp"),  # Google's Cloud Logging
+    ("line", "timestamp"),  # Loki's logcli -o jsonl
+)
+"""What carries lines as records of JSON, a line each: where they keep its text and its time."""
 
 _STAMP = (
     rb"\[?(?:\d{4}[-/]\d\d[-/]\d\d[ T]|I\d{4} )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -84,14 +84,14 @@ class Heads:
 
         Lines stay lines; what is not at a head, and texts with ISO's dates, stay as they are. A
         date without a year becomes one of glog, which has none either. Of two numbers for day and
-        month the first is the month, unless a date says otherwise. Records of Docker become
-        their time and their line.
+        month the first is the month, unless a date says otherwise. Records of JSON that
+        carry lines become their time and their line.
         """
         return map(self._rewritten, texts)
 
     def _rewritten(self, text: bytes) -> bytes:
-        if text.startswith(_DOCKER):
-            text = b"\n".join(map(_of_docker, text.split(b"\n")))
+        if text.startswith(b"{") and (line_of := _line_of(text)):
+            text = b"\n".join(map(line_of, text.split(b"\n")))
         if not self._is_form_told:
             self._form, self._is_form_told = _told(text)
         if self._form is not None:
@@ -119,15 +119,35 @@ class Heads:
                 return
 
 
-def _of_docker(line: bytes) -> bytes:
-    if not line.startswith(b"{"):
-        return line
+def _line_of(text: bytes) -> Callable[[bytes], bytes] | None:
+    """What takes a line and its time out of its record; none where the first is no such record."""
     try:
-        record = _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return line
-    said = record.log.removesuffix("\n").replace("\n", "\\n")
-    return f"{record.time} {said}".encode()
+        first = msgspec.json.decode(text.partition(b"\n")[0])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    for name, of_time in _RECORDS:
+        if isinstance(first, dict) and name in first and of_time in first:
+            return _of_records(name, of_time)
+    return None
+
+
+def _of_records(name: str, of_time: str) -> Callable[[bytes], bytes]:
+    fields = [("said", str), ("time", str)]
+    record_type = msgspec.defstruct("Record", fields, rename={"said": name, "time": of_time})
+    decode = msgspec.json.Decoder(record_type).decode
+
+    def line_of(line: bytes) -> bytes:
+        try:
+            record = decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return line
+        time, said = record.time, record.said  # type: ignore[attr-defined]  # made above
+        if time.isdecimal() and len(time) == MICROSECOND_DIGITS:
+            time = _of_epoch(int(time[:-6]), time[-6:].encode()).decode()
+        said = said.removesuffix("\n").replace("\n", "\\n")
+        return f"{time} {said}".encode()
+
+    return line_of
 
 
 def _sample(text: bytes) -> list[bytes]:
@@ -205,11 +225,15 @@ def _date_of(day: int) -> bytes:
     return datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d").encode()
 
 
+def _of_epoch(seconds: int, part: bytes | None) -> bytes:
+    day, second = divmod(seconds, 86_400)
+    clock = b"%02d:%02d:%02d" % (second // 3600, second // 60 % 60, second % 60)
+    return _iso(b"", _date_of(day), clock, part, b"Z")
+
+
 def _number(at: re.Match[bytes]) -> bytes:
     before, seconds, thousandths, part = at.groups()
-    day, second = divmod(int(seconds), 86_400)
-    clock = b"%02d:%02d:%02d" % (second // 3600, second // 60 % 60, second % 60)
-    return _iso(before, _date_of(day), clock, thousandths or part, b"Z")
+    return before + _of_epoch(int(seconds), thousandths or part)
 
 
 _FORMS = (

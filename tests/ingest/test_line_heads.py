@@ -85,6 +85,7 @@ def test_dates_of_heads_are_written_as_iso_does(line: str, told: str | None) -> 
         [f"{1784602800 + i} step".replace("1784", "0784") for i in range(10)],
         of_lines("v1.2026.07.21 of SS files"),
         ['{"log": 7, "time": "2026-07-21T10:00:00Z"}'] * 6,
+        ['{"message": "step 1", "timestamp": "2026-07-21T10:00:00Z"}'] * 6,  # a program's own
         ['{"log": "a", '] * 6,
     ],
 )
@@ -136,17 +137,23 @@ def _stamped(form: str, between: str) -> Callable[[int, str], str]:
     return carried
 
 
-def _of_docker(number: int, line: str) -> str:
-    at = datetime.fromtimestamp(1784602867 + number / 8, UTC)
-    time = at.strftime("%Y-%m-%dT%H:%M:%S.%f") + "123Z"
-    return json.dumps({"log": line + "\n", "stream": "stderr", "time": time})
+def _recorded(name: str, of_time: str, form: str, **more: str) -> Callable[[int, str], str]:
+    def carried(number: int, line: str) -> str:
+        at = datetime.fromtimestamp(1784602867 + number / 8, UTC)
+        time = at.strftime(form) if form else f"{1784602867 * 10**6 + number * 125_000}"
+        return json.dumps({**more, name: line + "\n", of_time: time})
+
+    return carried
 
 
 CARRIERS: dict[str, Callable[[int, str], str]] = {
     "syslog": _stamped("%b %d %H:%M:%S", " node07 torchrun[4711]: "),
     "journalctl-iso": _stamped("%Y-%m-%dT%H:%M:%S+00:00", " node07 torchrun[4711]: "),
     "journalctl-unix": lambda i, line: f"{1784602867 + i / 8:.6f} node07 torchrun[4711]: {line}",
-    "docker": _of_docker,
+    "docker": _recorded("log", "time", "%Y-%m-%dT%H:%M:%S.%f123Z", stream="stderr"),
+    "journalctl-json": _recorded("MESSAGE", "__REALTIME_TIMESTAMP", "", _PID="4711"),
+    "google": _recorded("textPayload", "timestamp", "%Y-%m-%dT%H:%M:%S.%fZ", logName="train"),
+    "logcli": _recorded("line", "timestamp", "%Y-%m-%dT%H:%M:%S.%fZ"),
     "compose": lambda _, line: f"trainer-1  | {line}",
     "ts": _stamped("%b %d %H:%M:%S", " "),
     "brackets": _stamped("[%Y-%m-%d %H:%M:%S]", " "),

@@ -525,3 +525,57 @@ def test_ranks_that_end_in_one_second_with_one_code_and_say_nothing_failed_alike
 def test_a_bus_error_is_mostly_a_full_shared_memory(signal: str, word: str) -> None:
     (finding,) = found(failed(3, signal=signal), ended(0))
     assert word in finding.remedy[0]
+
+
+S_NS = 10**9
+LOGGED: Row = {"start_ns": 0, "end_ns": 1000 * S_NS, "mean_ns": 1.0e9, "steps_count": 900}
+
+
+def restart(first_step: int, last_step: int, lost_s: int) -> Row:
+    episode = SILENCE | {"kind": "restart", "usual_ns": S_NS, "lost_ns": lost_s * S_NS}
+    return episode | {"first_step": first_step, "last_step": last_step}
+
+
+def costs(failures: list[Row], restarts: list[Row]) -> list[float | None]:
+    told = asked(*failures, slow_episode=restarts, job_step_summary=[LOGGED]).findings
+    return [f.impact.s_per_step for f in told]
+
+
+def test_a_failure_costs_what_the_restart_behind_it_lost() -> None:
+    once = RAISED | {"is_resumed": True}
+    (told,) = asked(once, slow_episode=[restart(20, 24, 100)], job_step_summary=[LOGGED]).findings
+    impact = told.impact
+    assert (impact.s_per_step, impact.step_ratio, impact.per) == (100.0, 0.1, "job")
+    assert impact.method == "recorded time"
+    assert told.evidence[-1].name == "lost to the restart behind it, with the steps done again"
+    assert rule("restart-loss").symptom_of == ("restarts",)
+    assert "restarts" in rule("first-failure").explains
+    # The same rank twice is one finding, and costs both; another rank's restart is its own.
+    twice, other = once | {"launch": 2}, failed(0, exit_code=3, launch=2, is_resumed=True)
+    both = [restart(20, 24, 100), restart(40, 44, 30)]
+    assert costs([once, twice], both) == [130.0]
+    assert costs([once, other], both) == [30.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    ("failures", "restarts"),
+    [
+        ([RAISED], [restart(20, 24, 100)]),  # it ended the job: another start is in another file
+        # One of them had another cause, and which one nothing tells.
+        ([RAISED | {"is_resumed": True}], [restart(20, 24, 100), restart(40, 44, 30)]),
+        # Which of them came first is not known: one of them went far back.
+        ([RAISED | {"is_resumed": True}, failed(0, exit_code=3, launch=2, is_resumed=True)],
+         [restart(20, 24, 100), restart(10, 44, 30)]),
+        ([RAISED | {"is_resumed": True}], []),
+        ([RAISED | {"is_resumed": True}], [restart(20, 24, 0)]),
+    ],
+)  # fmt: skip
+def test_a_failure_whose_restart_is_not_known_has_no_cost(
+    failures: list[Row], restarts: list[Row]
+) -> None:
+    assert set(costs(failures, restarts)) == {None}
+
+
+def test_without_a_log_s_steps_a_failure_has_no_cost() -> None:
+    told = asked(RAISED | {"is_resumed": True}, slow_episode=[restart(20, 24, 100)]).findings
+    assert [f.impact.s_per_step for f in told] == [None]

@@ -60,6 +60,7 @@ Effect = Literal[
     "slow transfers between hosts",
     "pauses",  # senders are told to stop
     "bursts",  # many send to one at once
+    "restarts",  # the job is started again
 ]
 """What a fault makes, by which another rule may see it: a new rule names what it makes, and stands
 in no list of another."""

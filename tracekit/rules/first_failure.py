@@ -12,7 +12,9 @@ How it shows
     printed nothing for a minute or more before that, and twice as long as ever, stood still.
 
 Why it hurts
-    Whoever looks at the last lines of a log looks at the victims: they print most.
+    Whoever looks at the last lines of a log looks at the victims: they print most. Where the log
+    goes on behind it, it costs what the restart lost: steps done again, and time without any. That
+    is so where each restart of the log has a failure before it, of which steps stand behind.
 
 Remedy
     Look at the line that is named, or for who sent the signal; where memory ran out, at what took
@@ -36,13 +38,15 @@ Source
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, beside
+from tracekit.rules.logged import EPISODES_QUERY, beside, log_of, price_of
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import ranges, ranks_phrase, safe, seconds, sentence, span
 
@@ -132,6 +136,7 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
     last = max(row["launch"] for row in told)
     silence = next((r for r in facts.of(EPISODES_QUERY) if r["kind"] == "silence"), None)
     findings: dict[str, Finding] = {}
+    restarts, lost_ns = _restarts(facts, rows), Counter[str]()
     for launch in sorted({row["launch"] for row in told}, reverse=True):
         of_launch = [row for row in rows if row["launch"] == launch]
         by = scheduled if launch == last else None
@@ -146,7 +151,36 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
             finding = _silenced(finding, silence, by, is_why=not firsts)
         if finding is not None:
             findings.setdefault(finding.id, finding)  # the same again and again: the last counts
-    return RuleOutcome(findings=tuple(findings.values()))
+            lost_ns[finding.id] += restarts.get(launch, 0)
+    return RuleOutcome(findings=tuple(_priced(facts, f, lost_ns[f.id]) for f in findings.values()))
+
+
+def _restarts(facts: Facts, rows: Sequence[Row]) -> dict[int, int]:
+    """What the restart behind each launch lost; nothing where the log has others besides, or does
+    not tell which is whose."""
+    launches = sorted({row["launch"] for row in rows if row["is_resumed"]})
+    restarts = [r for r in facts.of(EPISODES_QUERY) if r["kind"] == "restart"]
+    if len(launches) != len(restarts):
+        return {}
+    in_order = sorted(restarts, key=lambda r: r["last_step"])
+    if any(b["first_step"] < a["first_step"] for a, b in pairwise(in_order)):
+        return {}
+    return {k: row["lost_ns"] or 0 for k, row in zip(launches, in_order, strict=True)}
+
+
+def _priced(facts: Facts, finding: Finding, lost_ns: int) -> Finding:
+    """With what the restarts that it made necessary lost."""
+    log = log_of(facts)
+    if log is None or not lost_ns:
+        return finding
+    evidence = Evidence.seconds(
+        "lost to the restart behind it, with the steps done again", lost_ns, None, EPISODES_QUERY
+    )
+    return replace(
+        finding,
+        impact=price_of(facts, log, lost_ns),
+        evidence=(*finding.evidence, evidence),
+    )
 
 
 def _silenced(finding: Finding, silence: Row, by: Row | None, *, is_why: bool) -> Finding:
@@ -675,5 +709,5 @@ RULE = Rule(
     evaluate=evaluate,
     needs=NEEDS,
     topic="the job's history",
-    explains=("a lost member",),
+    explains=("a lost member", "restarts"),
 )

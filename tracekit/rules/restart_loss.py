@@ -178,4 +178,5 @@ RULE = log_rule(
     queries=(SUMMARY_QUERY, EPISODES_QUERY, PODS),
     optional={"attempt_summary": "where each start stands in its file"},
     evaluate=evaluate,
+    symptom_of=("restarts",),
 )

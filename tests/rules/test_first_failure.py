@@ -529,6 +529,12 @@ def test_a_bus_error_is_mostly_a_full_shared_memory(signal: str, word: str) -> N
 
 S_NS = 10**9
 LOGGED: Row = {"start_ns": 0, "end_ns": 1000 * S_NS, "mean_ns": 1.0e9, "steps_count": 900}
+STARTS: list[Row] = [
+    {"start_number": 1, "first_step": 1, "last_step": 24, "source_id": 0, "place": 1},
+    {"start_number": 2, "first_step": 20, "last_step": 44, "source_id": 0, "place": 50},
+    {"start_number": 3, "first_step": 40, "last_step": 90, "source_id": 1, "place": 1},
+]
+"""Two of them in one file."""
 
 
 def restart(first_step: int, last_step: int, lost_s: int) -> Row:
@@ -536,46 +542,53 @@ def restart(first_step: int, last_step: int, lost_s: int) -> Row:
     return episode | {"first_step": first_step, "last_step": last_step}
 
 
-def costs(failures: list[Row], restarts: list[Row]) -> list[float | None]:
-    told = asked(*failures, slow_episode=restarts, job_step_summary=[LOGGED]).findings
-    return [f.impact.s_per_step for f in told]
+RESTARTS = [restart(20, 24, 100), restart(40, 44, 30)]
+
+
+def costs(
+    *failures: Row, restarts: list[Row] = RESTARTS, starts: list[Row] = STARTS
+) -> dict[str, float | None]:
+    told = asked(
+        *failures, slow_episode=restarts, job_step_summary=[LOGGED], attempt_summary=starts
+    ).findings
+    return {f.id: f.impact.s_per_step for f in told}
 
 
 def test_a_failure_costs_what_the_restart_behind_it_lost() -> None:
-    once = RAISED | {"is_resumed": True}
-    (told,) = asked(once, slow_episode=[restart(20, 24, 100)], job_step_summary=[LOGGED]).findings
+    once = RAISED | {"is_resumed": True, "place": 30}
+    (told,) = asked(
+        once, slow_episode=RESTARTS, job_step_summary=[LOGGED], attempt_summary=STARTS
+    ).findings
     impact = told.impact
     assert (impact.s_per_step, impact.step_ratio, impact.per) == (100.0, 0.1, "job")
     assert impact.method == "recorded time"
     assert told.evidence[-1].name == "lost to the restart behind it, with the steps done again"
     assert rule("restart-loss").symptom_of == ("restarts",)
     assert "restarts" in rule("first-failure").explains
+    # In the next start, which goes on in another file.
+    assert costs(RAISED | {"place": 70}) == {"first-failure/2": 30.0}
     # The same rank twice is one finding, and costs both; another rank's restart is its own.
-    twice, other = once | {"launch": 2}, failed(0, exit_code=3, launch=2, is_resumed=True)
-    both = [restart(20, 24, 100), restart(40, 44, 30)]
-    assert costs([once, twice], both) == [130.0]
-    assert costs([once, other], both) == [30.0, 100.0]
+    assert costs(once, once | {"launch": 2, "place": 70}) == {"first-failure/2": 130.0}
+    other = failed(0, exit_code=3, launch=2) | {"place": 70}
+    assert costs(once, other) == {"first-failure/0": 30.0, "first-failure/2": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("failures", "restarts"),
+    ("row", "restarts", "starts"),
     [
-        ([RAISED], [restart(20, 24, 100)]),  # it ended the job: another start is in another file
-        # One of them had another cause, and which one nothing tells.
-        ([RAISED | {"is_resumed": True}], [restart(20, 24, 100), restart(40, 44, 30)]),
-        # Which of them came first is not known: one of them went far back.
-        ([RAISED | {"is_resumed": True}, failed(0, exit_code=3, launch=2, is_resumed=True)],
-         [restart(20, 24, 100), restart(10, 44, 30)]),
-        ([RAISED | {"is_resumed": True}], []),
-        ([RAISED | {"is_resumed": True}], [restart(20, 24, 0)]),
+        (RAISED | {"source_id": 1}, RESTARTS, STARTS),  # in the last start
+        (RAISED | {"source_id": 2}, RESTARTS, STARTS),  # in a file without a step
+        (RAISED | {"place": 30}, RESTARTS[1:], STARTS),
+        (RAISED | {"place": 30}, [restart(20, 24, 0)], STARTS),
+        (RAISED | {"place": 30}, RESTARTS, []),
     ],
-)  # fmt: skip
-def test_a_failure_whose_restart_is_not_known_has_no_cost(
-    failures: list[Row], restarts: list[Row]
+)
+def test_a_failure_without_a_restart_behind_it_has_no_cost(
+    row: Row, restarts: list[Row], starts: list[Row]
 ) -> None:
-    assert set(costs(failures, restarts)) == {None}
+    assert costs(row, restarts=restarts, starts=starts) == {"first-failure/2": None}
 
 
-def test_without_a_log_s_steps_a_failure_has_no_cost() -> None:
-    told = asked(RAISED | {"is_resumed": True}, slow_episode=[restart(20, 24, 100)]).findings
+def test_without_a_log_s_sums_a_failure_has_no_cost() -> None:
+    told = asked(RAISED | {"place": 30}, slow_episode=RESTARTS, attempt_summary=STARTS).findings
     assert [f.impact.s_per_step for f in told] == [None]

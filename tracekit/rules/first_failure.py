@@ -12,9 +12,9 @@ How it shows
     printed nothing for a minute or more before that, and twice as long as ever, stood still.
 
 Why it hurts
-    Whoever looks at the last lines of a log looks at the victims: they print most. Where the log
-    goes on behind it, it costs what the restart lost: steps done again, and time without any. That
-    is so where each restart of the log has a failure before it, of which steps stand behind.
+    Whoever looks at the last lines of a log looks at the victims: they print most. Where the job
+    was started again, in this log or the next, it costs what that lost: steps done again, and time
+    without any.
 
 Remedy
     Look at the line that is named, or for who sent the signal; where memory ran out, at what took
@@ -84,6 +84,7 @@ _WORDS = {
     "no_gpu": "it found no usable GPU or driver",
 }
 _POD = "pod/"
+STARTS_QUERY = "attempt_summary"
 _STACKS = "while it stands still: py-spy dump of each rank, or a Flight Recorder dump"
 _REMEDY_SILENT = (
     "find where each rank stood; a timeout of its process groups (init_process_group) ends such a "
@@ -156,16 +157,27 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
 
 
 def _restarts(facts: Facts, rows: Sequence[Row]) -> dict[int, int]:
-    """What the restart behind each launch lost; nothing where the log has others besides, or does
-    not tell which is whose."""
-    launches = sorted({row["launch"] for row in rows if row["is_resumed"]})
-    restarts = [r for r in facts.of(EPISODES_QUERY) if r["kind"] == "restart"]
-    if len(launches) != len(restarts):
-        return {}
-    in_order = sorted(restarts, key=lambda r: r["last_step"])
-    if any(b["first_step"] < a["first_step"] for a, b in pairwise(in_order)):
-        return {}
-    return {k: row["lost_ns"] or 0 for k, row in zip(launches, in_order, strict=True)}
+    """What the restart behind each launch lost, where the log has a start of the training loop
+    before what failed, in its file, and one behind that."""
+    starts = sorted(facts.of(STARTS_QUERY), key=lambda r: r["start_number"])
+    behind = {before["start_number"]: (before, after) for before, after in pairwise(starts)}
+    lost = {
+        (r["first_step"], r["last_step"]): r["lost_ns"] or 0
+        for r in facts.of(EPISODES_QUERY)
+        if r["kind"] == "restart"
+    }
+    lost_ns: dict[int, int] = {}
+    for row in rows:
+        begun = [
+            s["start_number"]
+            for s in starts
+            if s["source_id"] == row["source_id"] and s["place"] <= row["place"]
+        ]
+        if not begun or max(begun) not in behind:
+            continue
+        before, after = behind[max(begun)]
+        lost_ns[row["launch"]] = lost.get((after["first_step"], before["last_step"]), 0)
+    return lost_ns
 
 
 def _priced(facts: Facts, finding: Finding, lost_ns: int) -> Finding:
@@ -705,7 +717,10 @@ RULE = Rule(
     owner="model",
     thresholds=FirstFailureThresholds(),
     queries=("failures", "job_step_summary", EPISODES_QUERY),
-    optional={gpus.EVENTS: "whether the driver reports a GPU's fault for a process that ended"},
+    optional={
+        gpus.EVENTS: "whether the driver reports a GPU's fault for a process that ended",
+        STARTS_QUERY: "what the restart behind a failure cost",
+    },
     evaluate=evaluate,
     needs=NEEDS,
     topic="the job's history",

@@ -350,7 +350,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work = (given.work or Path(temporary)).resolve()
         work.mkdir(parents=True, exist_ok=True)
-        bench = Bench(work, given.peers, given.repeat)
+        # Commands run in the folder of the traces.
+        peers_python = given.peers and os.path.abspath(given.peers)  # noqa: PTH100  # keeps links
+        bench = Bench(work, peers_python, given.repeat)
         for name in given.only or PARTS:
             PARTS[name](bench)
 

@@ -589,6 +589,24 @@ def test_a_failure_without_a_restart_behind_it_has_no_cost(
     assert costs(row, restarts=restarts, starts=starts) == {"first-failure/2": None}
 
 
+@pytest.mark.parametrize(
+    ("err", "cost"),
+    [("a/slurm-1.err", 30.0), ("a/slurm-2.err", None), ("b/slurm-1.err", None), ("slurm-1", None)],
+)
+def test_what_stands_in_the_errors_beside_a_log_is_of_its_last_start(
+    err: str, cost: float | None
+) -> None:
+    rows = {
+        "failures": [RAISED | {"source_id": 7}],
+        "slow_episode": RESTARTS,
+        "job_step_summary": [LOGGED],
+        "attempt_summary": STARTS,
+    }
+    sources = {0: "a/slurm-1.out", 1: "a/slurm-3.out", 7: err}
+    (told,) = rule("first-failure").run(Facts(rows=rows, sources=sources)).findings
+    assert told.impact.s_per_step == cost
+
+
 def test_without_a_log_s_sums_a_failure_has_no_cost() -> None:
     told = asked(RAISED | {"place": 30}, slow_episode=RESTARTS, attempt_summary=STARTS).findings
     assert [f.impact.s_per_step for f in told] == [None]

@@ -168,16 +168,28 @@ def _restarts(facts: Facts, rows: Sequence[Row]) -> dict[int, int]:
     }
     lost_ns: dict[int, int] = {}
     for row in rows:
-        begun = [
-            s["start_number"]
-            for s in starts
-            if s["source_id"] == row["source_id"] and s["place"] <= row["place"]
-        ]
+        begun = _begun(facts, starts, row)
         if not begun or max(begun) not in behind:
             continue
         before, after = behind[max(begun)]
         lost_ns[row["launch"]] = lost.get((after["first_step"], before["last_step"]), 0)
     return lost_ns
+
+
+def _begun(facts: Facts, starts: Sequence[Row], row: Row) -> list[int]:
+    """The starts of the training loop before what failed: in its file, or in the one that has the
+    rest of the output (``slurm-7.out`` beside ``slurm-7.err``)."""
+    own = [s for s in starts if s["source_id"] == row["source_id"]]
+    if own:
+        return [s["start_number"] for s in own if s["place"] <= row["place"]]
+    name = _stem(facts, row)
+    beside = [s for s in starts if name is not None and _stem(facts, s) == name]
+    return [s["start_number"] for s in beside if len({s["source_id"] for s in beside}) == 1]
+
+
+def _stem(facts: Facts, row: Row) -> str | None:
+    path = facts.sources.get(row["source_id"])
+    return None if path is None else path.rpartition(".")[0] or None
 
 
 def _priced(facts: Facts, finding: Finding, lost_ns: int) -> Finding:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.findings import Finding, Severity
+from tracekit.findings import Finding, Severity, severity_of
 from tracekit.rules import rule
 from tracekit.rules.base import Facts, JobFacts, RuleOutcome
 
@@ -561,12 +561,22 @@ def test_a_failure_costs_what_the_restart_behind_it_lost() -> None:
     ).findings
     impact = told.impact
     assert (impact.s_per_step, impact.step_ratio, impact.per) == (100.0, 0.1, "job")
-    assert impact.method == "recorded time"
+    assert (impact.method, told.severity) == ("recorded time", severity_of(0.1))
+    (longer,) = asked(
+        once,
+        slow_episode=[restart(20, 24, 400)],
+        job_step_summary=[LOGGED],
+        attempt_summary=STARTS,
+    ).findings
+    assert longer.severity == severity_of(0.4) == Severity.CRITICAL
     assert told.evidence[-1].name == "lost to the restart behind it, with the steps done again"
     assert rule("restart-loss").symptom_of == ("restarts",)
     assert "restarts" in rule("first-failure").explains
-    # In the next start, which goes on in another file.
+    # In the next start, behind which the job goes on in another file: it did not end there.
     assert costs(RAISED | {"place": 70}) == {"first-failure/2": 30.0}
+    (outlived,) = asked(RAISED | {"place": 70}, attempt_summary=STARTS).findings
+    (ended,) = asked(RAISED | {"place": 70}, attempt_summary=STARTS[:2]).findings
+    assert (outlived.severity, ended.severity) == (Severity.MAJOR, Severity.CRITICAL)
     # The same rank twice is one finding, and costs both; another rank's restart is its own.
     assert costs(once, once | {"launch": 2, "place": 70}) == {"first-failure/2": 130.0}
     other = failed(0, exit_code=3, launch=2) | {"place": 70}

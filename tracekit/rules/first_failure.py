@@ -43,7 +43,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity
+from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity, severity_of
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.logged import EPISODES_QUERY, beside, log_of, price_of
@@ -142,7 +142,8 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
         of_launch = [row for row in rows if row["launch"] == launch]
         by = scheduled if launch == last else None
         firsts = _firsts([row for row in of_launch if not _is_sent(row, by)])
-        ended = any(not row["is_resumed"] for row in firsts) and launch == last
+        is_outlived = launch in restarts or all(row["is_resumed"] for row in firsts)
+        ended = bool(firsts) and not is_outlived and launch == last
         finding = (
             _scheduled(facts, by, of_launch)
             if by is not None and not firsts and _explains(by, of_launch)
@@ -200,9 +201,11 @@ def _priced(facts: Facts, finding: Finding, lost_ns: int) -> Finding:
     evidence = Evidence.seconds(
         "lost to the restart behind it, with the steps done again", lost_ns, None, EPISODES_QUERY
     )
+    impact = price_of(facts, log, lost_ns)
     return replace(
         finding,
-        impact=price_of(facts, log, lost_ns),
+        impact=impact,
+        severity=max(finding.severity, severity_of(impact.step_ratio), key=lambda s: s.weight),
         evidence=(*finding.evidence, evidence),
     )
 

@@ -99,6 +99,12 @@ def price_words(finding: Finding) -> str:
     return seconds(cost_s) if most_s is None else f"<{seconds(most_s)}"
 
 
+def price_per(finding: Finding) -> str:
+    """The same, and of what: a step, a window or the job."""
+    of = "" if finding.impact.s_per_step is None else f"/{finding.impact.per}"
+    return price_words(finding) + of
+
+
 def _hours(value: float) -> str:
     return f"{value:,.0f} GPU-hours" if value >= 10 else f"{value:.1f} GPU-hours"
 

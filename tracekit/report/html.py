@@ -22,7 +22,7 @@ from tracekit.report.finding_words import (
     bench_words,
     cost_words,
     limit_words,
-    price_words,
+    price_per,
     scope_words,
     sure_words,
 )
@@ -317,7 +317,7 @@ def _finding_row(finding: Finding, labels: Mapping[str, str]) -> list[Any]:
         (finding.severity.value, finding.severity.weight),
         finding.rule,
         scope_words(finding),
-        (price_words(finding), f"{cost or 0:.9f}"),
+        (price_per(finding), f"{cost or 0:.9f}"),
         finding.owner,
         ", ".join(sorted((labels.get(i, i) for i in finding.explained_by), key=natural)),
     ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tracekit.findings import Finding
-from tracekit.report.finding_words import cost_words, price_words, scope_words, sure_words
+from tracekit.report.finding_words import cost_words, price_per, scope_words, sure_words
 from tracekit.report.job_words import beyond_words, sum_words, title_words
 from tracekit.report.model import Report
 from tracekit.wording import LEFT, escaped, pairs, plural
@@ -29,7 +28,7 @@ def report_html(report: Report) -> str:
         count = plural(len({n.rule for n in document.not_checked}), "rule")
         rows.append(("Not checked", f"{count}: .document.not_checked"))
     finding_rows = [
-        (f"F{i}", f.severity.value, f.rule, scope_words(f), _price(f))
+        (f"F{i}", f.severity.value, f.rule, scope_words(f), price_per(f))
         for i, f in enumerate(document.findings[:MAX_ROWS], 1)
     ]
     parts = [f"<p><b>{escaped(title_words(document, report.notes))}</b></p>", pairs(rows)]
@@ -47,8 +46,3 @@ def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         "".join(f'<td style="{LEFT}">{escaped(cell)}</td>' for cell in row) for row in rows
     )
     return f"<table><tr>{head}</tr>\n<tr>{body}</tr></table>"
-
-
-def _price(finding: Finding) -> str:
-    cost = finding.impact.s_per_step
-    return "unknown" if cost is None else f"{price_words(finding)}/{finding.impact.per}"

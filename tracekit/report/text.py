@@ -14,7 +14,7 @@ from tracekit.report.finding_words import (
     bench_words,
     cost_words,
     evidence_words,
-    price_words,
+    price_per,
     scope_words,
     sure_words,
 )
@@ -201,9 +201,6 @@ def _findings(page: Page, document: Document, *, everything: bool) -> None:
 
 def _cells(finding: Finding, labels: Mapping[str, str]) -> list[str]:
     """Label and severity, rule, scope, cost, and what it explains or is explained by."""
-    cost = price_words(finding)
-    if finding.impact.s_per_step is not None:
-        cost += f"/{finding.impact.per}"
     links = ""
     if finding.explained_by:
         links = "explained by " + _in_order(finding.explained_by, labels)
@@ -213,7 +210,7 @@ def _cells(finding: Finding, labels: Mapping[str, str]) -> list[str]:
         f"{labels[finding.id]} {finding.severity.value:<8}",
         finding.rule,
         scope_words(finding),
-        cost,
+        price_per(finding),
         links,
     ]
 

@@ -579,6 +579,10 @@ def test_a_failure_costs_what_the_restart_behind_it_lost() -> None:
     assert (outlived.severity, ended.severity) == (Severity.MAJOR, Severity.CRITICAL)
     # The same rank twice is one finding, and costs both; another rank's restart is its own.
     assert costs(once, once | {"launch": 2, "place": 70}) == {"first-failure/2": 130.0}
+    # What fails again before a step is done goes on with that restart, which is lost once.
+    assert costs(once, once | {"launch": 2, "place": 40}) == {"first-failure/2": 100.0}
+    again = failed(0, exit_code=3, launch=2) | {"place": 40}
+    assert costs(once, again) == {"first-failure/0": None, "first-failure/2": 100.0}
     other = failed(0, exit_code=3, launch=2) | {"place": 70}
     assert costs(once, other) == {"first-failure/0": 30.0, "first-failure/2": 100.0}
 

@@ -159,7 +159,7 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
 
 def _restarts(facts: Facts, rows: Sequence[Row]) -> dict[int, int]:
     """What the restart behind each launch lost, where the log has a start of the training loop
-    before what failed, in its file, and one behind that."""
+    before what failed, and one behind that."""
     starts = sorted(facts.of(STARTS_QUERY), key=lambda r: r["start_number"])
     behind = {before["start_number"]: (before, after) for before, after in pairwise(starts)}
     lost = {
@@ -168,12 +168,16 @@ def _restarts(facts: Facts, rows: Sequence[Row]) -> dict[int, int]:
         if r["kind"] == "restart"
     }
     lost_ns: dict[int, int] = {}
-    for row in rows:
+    first_launch: dict[int, int] = {}
+    for row in sorted(rows, key=lambda r: r["launch"]):
         begun = _begun(facts, starts, row)
         if not begun or max(begun) not in behind:
             continue
         before, after = behind[max(begun)]
-        lost_ns[row["launch"]] = lost.get((after["first_step"], before["last_step"]), 0)
+        # Launches that fail before the next step go on with what the first of them began.
+        is_first = first_launch.setdefault(max(begun), row["launch"]) == row["launch"]
+        lost_of_it = lost.get((after["first_step"], before["last_step"]), 0)
+        lost_ns[row["launch"]] = lost_of_it if is_first else 0
     return lost_ns
 
 

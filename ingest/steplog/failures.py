@@ -770,10 +770,9 @@ class FailureReader:
 
     def _end_entry(self, label: bytes) -> None:
         summary = self._summaries.get(label)
-        entry = None if summary is None else summary.entry
-        if summary is None or entry is None:
+        if summary is None or summary.entry is None:
             return
-        summary.entry = None
+        entry, summary.entry = summary.entry, None
         rank = _ENTRY_RANK.match(entry.given.get("rank", b""))
         code = _ENTRY_CODE.match(entry.given.get("exitcode", b""))
         if rank is None or code is None:

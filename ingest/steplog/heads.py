@@ -74,6 +74,7 @@ class Heads:
     """The heads of a text's lines."""
 
     def __init__(self) -> None:
+        self._line_of: Callable[[bytes], bytes] | None = None
         self._form: Form | None = None
         self._is_form_told = False
         self._carrier: re.Pattern[bytes] | None = None
@@ -90,8 +91,10 @@ class Heads:
         return map(self._rewritten, texts)
 
     def _rewritten(self, text: bytes) -> bytes:
-        if text.startswith(b"{") and (line_of := _line_of(text)):
-            text = b"\n".join(map(line_of, text.split(b"\n")))
+        if self._line_of is None and text.startswith(b"{"):
+            self._line_of = _line_of(text)
+        if self._line_of is not None:
+            text = b"\n".join(map(self._line_of, text.split(b"\n")))
         if not self._is_form_told:
             self._form, self._is_form_told = _told(text)
         if self._form is not None:

@@ -129,6 +129,14 @@ def test_what_the_first_text_told_holds_for_the_others() -> None:
     assert first.startswith(b"2026-07-21 10:00:00 a\n") and second == b"2026-07-22 11:00:00"
 
 
+def test_records_are_taken_apart_in_each_text_once_the_first_told() -> None:
+    """A line that is none may stand anywhere, at the head of a later text as well."""
+    record = b'{"log":"step 1\\n","stream":"stderr","time":"2026-07-21T10:00:00Z"}'
+    first, second = Heads().texts([b"\n".join([record] * 5), b"torn\n" + record])
+    line = b"2026-07-21T10:00:00Z step 1"
+    assert first.split(b"\n") == [line] * 5 and second.split(b"\n") == [b"torn", line]
+
+
 def _stamped(form: str, between: str) -> Callable[[int, str], str]:
     def carried(number: int, line: str) -> str:
         at = datetime.fromtimestamp(1784602867 + number / 8, UTC)

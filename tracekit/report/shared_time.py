@@ -12,7 +12,7 @@ from datetime import datetime
 
 from tracekit.findings import Evidence, Finding, When
 from tracekit.report.judgement import ReportThresholds
-from tracekit.rules.logged import EPISODES_QUERY
+from tracekit.rules.logged import EPISODES_QUERY, same_time_ratio
 
 
 def counted_once(findings: Sequence[Finding], limits: ReportThresholds) -> list[Finding]:
@@ -50,11 +50,10 @@ def _is_same_time(one: Finding, other: Finding, limits: ReportThresholds) -> boo
         return False
     if first.s_per_step == second.s_per_step:
         return True
-    spans = [_seconds(one.when), _seconds(other.when)]
-    if spans[0] is None or spans[1] is None:
+    one_s, other_s = _seconds(one.when), _seconds(other.when)
+    if one_s is None or other_s is None:
         return False
-    (a, b), (c, d) = spans[0], spans[1]
-    return min(b, d) - max(a, c) >= limits.min_shared_time_ratio * (max(b, d) - min(a, c))
+    return same_time_ratio(one_s, other_s) >= limits.min_shared_time_ratio
 
 
 def _seconds(when: When) -> tuple[float, float] | None:

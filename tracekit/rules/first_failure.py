@@ -46,7 +46,7 @@ from itertools import pairwise
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity, severity_of
 from tracekit.rules import gpus
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, beside, log_of, price_of
+from tracekit.rules.logged import ATTEMPTS_QUERY, EPISODES_QUERY, beside, log_of, price_of
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import ranges, ranks_phrase, safe, seconds, sentence, span
 
@@ -84,7 +84,6 @@ _WORDS = {
     "no_gpu": "it found no usable GPU or driver",
 }
 _POD = "pod/"
-STARTS_QUERY = "attempt_summary"
 _STACKS = "while it stands still: py-spy dump of each rank, or a Flight Recorder dump"
 _REMEDY_SILENT = (
     "find where each rank stood; a timeout of its process groups (init_process_group) ends such a "
@@ -160,7 +159,7 @@ def evaluate(facts: Facts, limits: FirstFailureThresholds) -> RuleOutcome:
 def _restarts(facts: Facts, rows: Sequence[Row]) -> dict[int, int]:
     """What the restart behind each launch lost, where the log has a start of the training loop
     before what failed, and one behind that."""
-    starts = sorted(facts.of(STARTS_QUERY), key=lambda r: r["start_number"])
+    starts = sorted(facts.of(ATTEMPTS_QUERY), key=lambda r: r["start_number"])
     behind = {before["start_number"]: (before, after) for before, after in pairwise(starts)}
     lost = {
         (r["first_step"], r["last_step"]): r["lost_ns"] or 0
@@ -738,7 +737,7 @@ RULE = Rule(
     queries=("failures", "job_step_summary", EPISODES_QUERY),
     optional={
         gpus.EVENTS: "whether the driver reports a GPU's fault for a process that ended",
-        STARTS_QUERY: "what the restart behind a failure cost",
+        ATTEMPTS_QUERY: "what the restart behind a failure cost",
     },
     evaluate=evaluate,
     needs=NEEDS,

@@ -34,6 +34,7 @@ MIN_WHOLE_RATIO = 0.8
 """Of the log's steps that a period must cover for its sentence not to say which."""
 SUMMARY_QUERY = "job_step_summary"
 EPISODES_QUERY = "slow_episode"
+ATTEMPTS_QUERY = "attempt_summary"
 
 
 @dataclass(frozen=True)
@@ -148,15 +149,21 @@ def more(row: Row) -> str:
     )
 
 
+def same_time_ratio(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Of the time from the first of both to the last, how much is in both; below 0 where they lie
+    apart, 0 where there is none."""
+    (start, end), (other_start, other_end) = one, other
+    both = max(end, other_end) - min(start, other_start)
+    return (min(end, other_end) - max(start, other_start)) / both if both > 0 else 0.0
+
+
 def stretch_of(log: Log, first_ns: int, last_ns: int, min_same_ratio: float) -> Row | None:
     """The slow stretch that began and ended with something else: that shares the most with it of
     the time of both, and so much. Two files' times without a zone are taken as of one, and beside
     those of the epoch as UTC: of two zones, nothing would begin and end together."""
 
     def same(row: Row) -> float:
-        shared = min(row["end_ns"], last_ns) - max(row["start_ns"], first_ns)
-        both = max(row["end_ns"], last_ns) - min(row["start_ns"], first_ns)
-        return shared / both if both > 0 else 0.0
+        return same_time_ratio((row["start_ns"], row["end_ns"]), (first_ns, last_ns))
 
     rows = [
         row

@@ -36,6 +36,7 @@ from math import sqrt
 from tracekit.findings import Evidence, Finding, Scope, Severity
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.logged import (
+    ATTEMPTS_QUERY,
     EPISODES_QUERY,
     NO_LOG,
     SUMMARY_QUERY,
@@ -84,8 +85,8 @@ def evaluate(facts: Facts, limits: RestartLossThresholds) -> RuleOutcome:
         Evidence.ratio(
             "lost to restarts, of the job", ratio, limits.min_lost_ratio, EPISODES_QUERY
         ),
-        Evidence("starts of the training loop", len(rows) + 1, "count", query="attempt_summary",
-                 rows=facts.places(facts.of("attempt_summary"), unit="line ")),
+        Evidence("starts of the training loop", len(rows) + 1, "count", query=ATTEMPTS_QUERY,
+                 rows=facts.places(facts.of(ATTEMPTS_QUERY), unit="line ")),
         *([_evidence(facts, limits, pods)] if pods else []),
     ]  # fmt: skip
     best = _interval_ns(log, rows)
@@ -176,7 +177,7 @@ RULE = log_rule(
     owner="platform",
     thresholds=RestartLossThresholds(),
     queries=(SUMMARY_QUERY, EPISODES_QUERY, PODS),
-    optional={"attempt_summary": "where each start stands in its file"},
+    optional={ATTEMPTS_QUERY: "where each start stands in its file"},
     evaluate=evaluate,
     symptom_of=("restarts",),
 )

@@ -30,11 +30,17 @@ from statistics import median
 
 from tracekit.findings import Evidence, Severity
 from tracekit.rules.base import Facts, RuleOutcome
-from tracekit.rules.logged import EPISODES_QUERY, NO_LOG, SUMMARY_QUERY, finding, log_of, log_rule
+from tracekit.rules.logged import (
+    ATTEMPTS_QUERY,
+    EPISODES_QUERY,
+    NO_LOG,
+    SUMMARY_QUERY,
+    finding,
+    log_of,
+    log_rule,
+)
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import plural, share, span
-
-ATTEMPTS_QUERY = "attempt_summary"
 
 
 class SlowStartupThresholds(Thresholds):

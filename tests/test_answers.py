@@ -15,7 +15,7 @@ import pytest
 import tracekit
 from soaks import soak
 from tracekit import answers, api, cache, catalog, kept, macros, query_file
-from tracekit.answers import MANY_ROWS
+from tracekit.answers import MANY_ROWS, Answers
 from tracekit.api import OpenRun
 from tracekit.cli import main
 from tracekit.dashboards import look
@@ -245,6 +245,38 @@ def test_what_a_diagnosis_shared_is_the_same_for_whoever_asks_next(
         assert con.execute(text).fetchall() == [tuple(counted[0].values())]
         ((definition,),) = con.execute(defined).fetchall()
         assert ("shared_" in definition) == is_small
+
+
+def test_what_queries_share_is_derived_by_whoever_asks_first_and_gone_after(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that is not small it is derived beside the queries that do not need it."""
+    monkeypatch.setattr(reader, "IN_MEMORY_BYTES", 0)
+    names = ("sync_stall", "overlap", "step_breakdown")
+    tables = "SELECT table_name FROM duckdb_tables() WHERE table_name LIKE 'shared_%'"
+    with tracekit.open(run) as opened:
+        alone = {name: opened.table(name).to_pylist() for name in names}
+
+    def asked(by_con: bool) -> dict[str, Any]:
+        shutil.rmtree(run / "answers")
+        with tracekit.open(run) as opened:
+            ours = Answers(opened.run)
+            with ours.sharing(names):
+                con = opened.run.prepare(())
+                assert con.execute(tables).fetchall() == []
+                if by_con:
+                    ours.con([])
+                    assert con.execute(tables).fetchall() != []
+                rows = dict(ours.each(names))
+                assert ("shared_device_stretches",) in con.execute(tables).fetchall()
+            assert con.execute(tables).fetchall() == []
+            with ours.sharing(names[:1]):
+                pass  # nobody asked
+            assert con.execute(tables).fetchall() == []
+            ours.save()
+        return rows
+
+    assert asked(by_con=False) == asked(by_con=True) == alone
 
 
 @pytest.mark.slow

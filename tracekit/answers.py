@@ -8,19 +8,19 @@ them most queries need ten.
 from __future__ import annotations
 
 import re
-import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tracekit import catalog, macros, sharing
 from tracekit.errors import QueryError
 from tracekit.kept import Figure, Kept, Rows
 from tracekit.runs import available_cpus
 from tracekit.schema import TABLES
-from tracekit.store import Run, beside
+from tracekit.store import Run
+from tracekit.tasks import Task, run_beside
 
 if TYPE_CHECKING:
     import duckdb
@@ -53,14 +53,18 @@ class Answers:
         self._is_activity_seen = False
         self._expected: tuple[str, ...] = ()
         self._large: dict[str, pa.Table] = {}
+        self._underived: list[Task[bool]] = []
 
     def con(self, queries: Iterable[Query] | None = None) -> duckdb.DuckDBPyConnection:
         """The connection with the views and macros of those queries; with all, unless named."""
-        if not isinstance(self._run, Run):
-            return self._run
-        asked = None if queries is None else tuple(queries)
-        texts = None if asked is None else [query.sql for query in asked]
-        return self._with_macros(self._with_tables(self._run, asked), texts)
+        con = self._run
+        if isinstance(con, Run):
+            asked = None if queries is None else tuple(queries)
+            texts = None if asked is None else [query.sql for query in asked]
+            con = self._with_macros(self._with_tables(con, asked), texts)
+        for _ in self._run_beside(con, self._take_underived()):
+            pass
+        return con
 
     def _with_tables(self, run: Run, asked: Sequence[Query] | None) -> duckdb.DuckDBPyConnection:
         """The connection with the views of those queries; with all, unless named."""
@@ -174,9 +178,15 @@ class Answers:
                 loaded = None if run is None else self._macros
                 scope.enter_context(
                     sharing.shared(
-                        con, [*names, *also], may_have_hosts=hosts, loaded=loaded, held=held
+                        con,
+                        [*names, *also],
+                        may_have_hosts=hosts,
+                        loaded=loaded,
+                        held=held,
+                        later=self._underived,
                     )
                 )
+                scope.callback(self._underived.clear)
             yield
             for name in also:
                 with suppress(QueryError):  # whoever asks for it is told why
@@ -247,34 +257,47 @@ class Answers:
     ) -> Iterator[tuple[str, Rows | QueryError]]:
         if not names:
             return
+        tasks: list[Task[Any]] = self._take_underived()
         con = self.con(map(catalog.find, names))
-        ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
-        count = min(QUERY_THREADS, available_cpus()) if threads == 1 else 1
+        hosts = not isinstance(self._run, Run) or self._run.may_have_hosts
+        for name in names:
+            needs = sharing.needs(name, may_have_hosts=hosts) if tasks else ()
+            tasks.append(_task(name, needs, params))
+        done: dict[str, Rows | QueryError] = {}
+        left = deque(names)
         with self._planned_briefly():
-            yield from _side_by_side(con, names, count, params)
+            for name, (answer, *_) in self._run_beside(con, tasks):
+                done[name] = answer
+                while left and left[0] in done:
+                    yield left[0], done.pop(left.popleft())
+
+    def _take_underived(self) -> list[Task[Any]]:
+        """What is still to be derived once, for whoever runs it."""
+        taken = self._underived.copy()
+        self._underived.clear()
+        return taken
+
+    def _run_beside(
+        self, con: duckdb.DuckDBPyConnection, tasks: Sequence[Task[Any]]
+    ) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Run tasks on as many cores as there are up to ``QUERY_THREADS``; one at a time where a
+        statement has several threads."""
+        if not tasks:
+            return iter(())
+        ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
+        return run_beside(con, tasks, min(QUERY_THREADS, available_cpus()) if threads == 1 else 1)
 
     def _planned_briefly(self) -> AbstractContextManager[None]:
         return self._run.planned_briefly() if isinstance(self._run, Run) else nullcontext()
 
 
-def _side_by_side(
-    con: duckdb.DuckDBPyConnection, names: Sequence[str], count: int, params: Mapping[str, object]
-) -> Iterator[tuple[str, Rows | QueryError]]:
-    local = threading.local()
-
-    def answer(name: str, con: duckdb.DuckDBPyConnection) -> Rows | QueryError:
+def _task(
+    name: str, needs: Collection[str], params: Mapping[str, object]
+) -> Task[Rows | QueryError]:
+    def answer(con: duckdb.DuckDBPyConnection) -> Rows | QueryError:
         try:
             return catalog.rows(con, name, params)
         except QueryError as error:
             return error
 
-    def aside(name: str) -> Rows | QueryError:
-        if not hasattr(local, "con"):
-            local.con = beside(con)  # a connection serves one query at a time
-        return answer(name, local.con)
-
-    if count == 1:
-        yield from ((name, answer(name, con)) for name in names)
-        return
-    with ThreadPoolExecutor(count, "query") as pool:
-        yield from zip(names, pool.map(aside, names), strict=True)
+    return Task(name, [answer], needs)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tracekit import macros
 from tracekit.catalog import find, load_macros, macro_statements
-from tracekit.runs import available_cpus
-from tracekit.store import beside, parsed
+from tracekit.store import parsed
+from tracekit.tasks import Task, run_beside
 
 if TYPE_CHECKING:
     import duckdb
@@ -54,6 +54,7 @@ def shared(
     may_have_hosts: bool = True,
     loaded: dict[str, str] | None = None,
     held: Collection[str] = (),
+    later: list[Task[bool]] | None = None,
 ) -> Iterator[None]:
     """Within it, what two or more of the named queries would each derive is derived once.
 
@@ -65,14 +66,18 @@ def shared(
 
     Afterwards these macros are what they were. With ``loaded``, the macros that are loaded, only
     those are that somebody ``held`` before; others are taken from it, for whoever loads what is not
-    in it before asking again.
+    in it before asking again. ``later`` gets what would be run, for whoever runs it beside the
+    queries.
     """
     statements = macro_statements(may_have_hosts)
     made: list[str] = []
     try:
-        for name, parts in _worth(con, names, statements).items():
-            if _share(con, name, _calls(name, parts)):
-                made.append(name)
+        tasks = _tasks(con, _worth(con, names, statements), statements, made)
+        if later is None:
+            for _ in run_beside(con, tasks, 1):
+                pass
+        else:
+            later += tasks
         yield
     finally:
         for name in reversed(made):  # each is bound while those that it needs are tables
@@ -157,17 +162,26 @@ def _body(statement: str, arguments: Sequence[str]) -> str:
     return body.rstrip(";\n")
 
 
+def needs(name: str, *, may_have_hosts: bool = True) -> set[str]:
+    """The tables that a named query reads once what it needs is derived for several."""
+    return _tables(macros.used_by(find(name).sql, known=macro_statements(may_have_hosts)))
+
+
+def _tables(used: Collection[str]) -> set[str]:
+    """What becomes of macros that are derived once."""
+    return {f"shared_{name}" for name in used if name in SHARED_MACROS}
+
+
 def sharing_with(
     names: Iterable[str], others: Iterable[str], *, may_have_hosts: bool = True
 ) -> list[str]:
     """Of the other queries, those that derive what one of the named queries derives as well."""
-    statements = macro_statements(may_have_hosts)
     names = [*names]
-    derived = macros.used_by(*(find(n).sql for n in names), known=statements) & {*SHARED_MACROS}
+    derived = set().union(*(needs(name, may_have_hosts=may_have_hosts) for name in names))
     return [
         other
         for other in others
-        if other not in names and derived & macros.used_by(find(other).sql, known=statements)
+        if other not in names and derived & needs(other, may_have_hosts=may_have_hosts)
     ]
 
 
@@ -190,43 +204,74 @@ def rank_ranges(con: duckdb.DuckDBPyConnection) -> Sequence[tuple[int, int]]:
     return ranges
 
 
+def _tasks(
+    con: duckdb.DuckDBPyConnection,
+    worth: Mapping[str, _Ranks],
+    statements: Mapping[str, str],
+    made: list[str],
+) -> list[Task[bool]]:
+    """What derives each macro's rows; ``made`` gets the names of those that read a table since."""
+
+    def task(name: str, calls: Sequence[str]) -> Task[bool]:
+        def end(added: Sequence[bool]) -> None:
+            if _read(con, name, is_whole=all(added)):
+                made.append(name)
+
+        return Task(
+            f"shared_{name}",
+            [partial(_add, name=name, source=call) for call in calls],
+            _tables(macros.used_by(*calls, known=statements) - {name}),
+            PARTS_AT_ONCE,
+            begin=lambda: _create(con, name, f"{calls[0]} WITH NO DATA"),
+            end=end,
+        )
+
+    return [task(name, _calls(name, parts)) for name, parts in worth.items()]
+
+
 def _share(con: duckdb.DuckDBPyConnection, name: str, sources: Sequence[str]) -> bool:
     """Whether the macro reads a table of these rows from now on; where it cannot be made, queries
     say why."""
+    first, *rest = sources
+    return _create(con, name, first) and _read(
+        con, name, is_whole=all(_add(con, name, source) for source in rest)
+    )
+
+
+def _create(con: duckdb.DuckDBPyConnection, name: str, source: str) -> bool:
+    """Whether a table was made; there may be one, whose maker goes on needing it."""
     import duckdb
 
-    first, *rest = sources
+    existing = "SELECT 1 FROM duckdb_tables() WHERE table_name = ?"
     try:
-        existing = con.execute(
-            "SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [f"shared_{name}"]
-        )
-        if existing.fetchall():
-            return False  # it reads one already, whose maker goes on needing it
-        con.execute(parsed(con, f"CREATE TABLE shared_{name} AS FROM {first}"))
-        _insert(con, name, rest)
+        if con.execute(existing, [f"shared_{name}"]).fetchall():
+            return False
+        con.execute(parsed(con, f"CREATE TABLE shared_{name} AS FROM {source}"))
     except duckdb.Error:
-        with suppress(duckdb.Error):  # in a transaction that failed there is nothing to drop
-            con.execute(f"DROP TABLE IF EXISTS shared_{name}")
         return False
-    con.execute(parsed(con, _reading(name)))
     return True
 
 
-def _insert(con: duckdb.DuckDBPyConnection, name: str, sources: Sequence[str]) -> None:
-    """Add what further sources give, ``PARTS_AT_ONCE`` where a statement has one thread."""
-    ((threads,),) = con.execute("SELECT current_setting('threads')").fetchall()
-    count = min(PARTS_AT_ONCE, available_cpus()) if threads == 1 else 1
+def _add(con: duckdb.DuckDBPyConnection, name: str, source: str) -> bool:
+    import duckdb
 
-    def insert(con: duckdb.DuckDBPyConnection, source: str) -> None:
+    try:
         con.execute(f"INSERT INTO shared_{name} FROM {source}")
+    except duckdb.Error:
+        return False
+    return True
 
-    if count == 1 or len(sources) < 2:
-        for source in sources:
-            insert(con, source)
-        return
-    with ThreadPoolExecutor(count, "share") as pool:
-        for added in [pool.submit(insert, beside(con), source) for source in sources]:
-            added.result()
+
+def _read(con: duckdb.DuckDBPyConnection, name: str, *, is_whole: bool) -> bool:
+    """Let the macro read its table; one that is not whole is dropped."""
+    import duckdb
+
+    if is_whole:
+        con.execute(parsed(con, _reading(name)))
+    else:
+        with suppress(duckdb.Error):  # in a transaction that failed there is nothing to drop
+            con.execute(f"DROP TABLE shared_{name}")
+    return is_whole
 
 
 def _reading(name: str) -> str:

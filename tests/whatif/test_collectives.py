@@ -247,6 +247,45 @@ def test_a_stall_is_explained_up_to_the_matched_call_that_ended_last(
     assert (found.refused is not None) is is_refused
 
 
+@pytest.mark.parametrize(
+    ("late_ms", "timeline", "saved_ms"),
+    [(0, "host", 50), (3, "host", 50), (5, "host", 50), (5.1, "host", 0), (3, "device", 0)],
+)
+def test_a_range_on_the_host_may_end_after_the_rank_went_on(
+    late_ms: float, timeline: str, saved_ms: float
+) -> None:
+    """Rank 0 waits 52 ms for rank 1 and works for 8 more; the thread that records is late."""
+    calls = [call(0, 0, 10, 62 + late_ms), call(1, 0, 60, 62)]
+    stalls = [span(0, 10, 62), span(1, 60, 62)]
+    job = replay(
+        [{**row, "timeline": timeline} for row in calls],
+        stalls,
+        [span(r, 0, 70, step=0) for r in (0, 1)],
+    )
+    assert job.error_ratio == pytest.approx(0)
+    assert (job.step_s - job.step_s_without([1])) * 1e3 == pytest.approx(saved_ms)
+
+
+def test_nor_does_it_matter_that_the_range_before_it_ends_there_too() -> None:
+    """The first of two calls is recorded into the stall for the second and ends no stall."""
+    calls = [
+        *(call(0, 0, 5, 11, timeline="host"), call(1, 0, 5, 11, timeline="host")),
+        *(call(0, 1, 9, 65, timeline="host"), call(1, 1, 60, 62, timeline="host")),
+    ]
+    stalls = [span(0, 10, 62), span(1, 60, 62)]
+    job = replay(calls, stalls, [span(r, 0, 70, step=0) for r in (0, 1)])
+    assert job.error_ratio == pytest.approx(0)
+    assert job.step_s_without([1]) == pytest.approx(0.019)  # entered at 9, left at 11, 8 to do
+
+
+def test_a_rank_that_stands_still_by_itself_beside_a_call_goes_on_when_it_will() -> None:
+    """Nobody came while it stood: what ends soon after ended no stall."""
+    calls = [call(r, 0, 5, 43, timeline="host") for r in (0, 1)]
+    job = replay(calls, [span(0, 10, 40)], [span(0, 0, 50, step=0), span(1, 0, 50, step=0)])
+    assert job.error_ratio == pytest.approx(0)
+    assert job.step_s_without([1]) == pytest.approx(job.step_s)
+
+
 def test_nothing_matched_is_said() -> None:
     steps = [span(r, 0, 40, step=0) for r in (0, 1)]
     for calls in (

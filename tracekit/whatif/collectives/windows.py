@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.ranges import union
-from tracekit.whatif.calls import Call, calls_of, transfers_of, unbroken
+from tracekit.whatif.calls import Call, calls_of, last_starts, transfers_of, unbroken
 from tracekit.whatif.executor import Program
 
 MAX_ITEMS = 600_000
@@ -20,6 +20,10 @@ MAX_QUEUE_GAP_NS = 10_000
 
 MIN_STOP_NS = 10_000
 """Shorter pauses are the gaps between kernels, whatever happens to end in them."""
+
+MAX_LATE_RECORD_NS = 5_000_000
+"""A call's range on the host may end so long after whoever waited for it went on: the thread that
+records it is put aside for the one that it wakes, for a turn of the scheduler's on a busy CPU."""
 
 STEP_END, WAIT, ENTER = 0, 1, 2
 """Kinds of items."""
@@ -106,6 +110,8 @@ def _window(
     window = Window(
         capture, matched, {}, begins, kept, [s for s in everything if s not in kept], unmatched
     )
+    for rank in spans:
+        _end_where_it_went_on(rank, matched, sorted(stalls.get(rank, ())))
     by_rank: dict[int, list[tuple[int, int, int]]] = {r: [] for r in spans}
     for number, call in matched.items():
         for rank, start_ns in call.starts.items():
@@ -128,6 +134,30 @@ def _window(
         )
         _mark_queued(window, rank, stops)
     return window
+
+
+def _end_where_it_went_on(
+    rank: int, calls: Mapping[int, Call], stalls: Sequence[tuple[int, int]]
+) -> None:
+    """Let a call of the host end with the stall that it ended, where its range ends a little later.
+
+    It ended the stall if the last member that the rank needed came in it, since the last range that
+    ended there.
+    """
+    ends = sorted(
+        (call.ends[rank], number)
+        for number, call in calls.items()
+        if rank in call.ends and call.timeline == "host"
+    )
+    for start, end in stalls:
+        position = bisect_right(ends, (end, len(calls)))
+        since = max(start, ends[position - 1][0]) if position else start
+        for recorded, number in ends[position:]:
+            if recorded - end > min(MAX_LATE_RECORD_NS, end - since):
+                break
+            if since < last_starts(calls[number])[rank] <= end:
+                calls[number].ends[rank] = end
+                break
 
 
 def _held_senders(

@@ -902,6 +902,13 @@ def test_the_range_the_steps_and_the_peers_are_in_the_sentence(make_job: MakeJob
     assert [row.source for row in whole.rows] == ["r2.json"]
 
 
+def evenly(name: str, **given: Any) -> dict[str, Any]:
+    """20 calls that take twice as long in every third step, none by much."""
+    row = part("operator", name, ms=16, peer_ms=10, steps=(2, 5, 8), longest_ns=MS)
+    calls = {"calls_count": 20.0, "peer_calls_count": 20.0}
+    return row | calls | {"affected_ns": 20.0 * MS, "affected_peer_ns": 10.0 * MS} | given
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -911,6 +918,18 @@ def test_the_range_the_steps_and_the_peers_are_in_the_sentence(make_job: MakeJob
         (
             [part("operator", f"op{i}", ms=5, steps=(i,)) for i in range(1, 6)],
             ": 5 operators, calls and pauses stretched at random, one by up to 50.0 ms, as where a",
+        ),
+        (
+            [evenly(f"op{i}") for i in range(5)],
+            ": op0 and op1 and 3 others take 2.0x at as many calls: 100 ms in steps 2,5,8 (3 of",
+        ),
+        (  # one call of each has all of it
+            [evenly(f"op{i}", longest_ns=17 * MS) for i in range(5)],
+            ": 5 operators, calls and pauses stretched at random, one by up to 17.0 ms, as where a",
+        ),
+        (  # in other steps each
+            [evenly(f"op{i}") | {"steps": [2 + i, 5]} for i in range(5)],
+            ": 5 operators, calls and pauses stretched at random, one by up to 1.00 ms, as where a",
         ),
         (
             [part("between", ms=13), part("pause", "between a and b", ms=12)],
@@ -923,6 +942,23 @@ def test_what_kind_of_excess_it_is(
 ) -> None:
     (found,) = EXCESS_LATE.run(facts_of(make_job, *rows)).findings
     assert words in found.summary
+
+
+@pytest.mark.parametrize(
+    ("row", "is_asked"),
+    [
+        (evenly("op"), True),
+        (evenly("op", input_ratio=1.0), False),  # recorded: they are as large
+        (SLOWER, False),  # in every step
+        (PAUSED, False),
+    ],
+)
+def test_where_calls_take_longer_in_some_steps_the_shapes_are_asked_for(
+    make_job: MakeJob, row: dict[str, Any], is_asked: bool
+) -> None:
+    rows = [row | {"name": f"op{i}"} for i in range(5)] if is_asked else [row] * 5
+    (found,) = EXCESS_LATE.run(facts_of(make_job, *rows)).findings
+    assert ("record_shapes=True" in found.confirm[0]) is is_asked
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 A rule that has found a rank late, by its own measure, asks here what the rank did meanwhile. Four
 answers lead to four remedies: it did more (more calls, or larger inputs), it did the same more
-slowly, something stretched its calls at random, or nothing was recorded while it stood. Nothing
+slowly (in all steps or in some), something stretched its calls at random, or nothing was recorded
+while it stood. Nothing
 here accuses: where no answer covers half of the delay there is none.
 """
 
@@ -129,6 +130,12 @@ class Excess:
         work = [row for row in self.rows if _is_training(row)]
         least = self.limits.min_place_ratio * self.total_ns
         return self.nature == "more work" and sum(map(_more_work_ns, work)) >= least
+
+    @property
+    def may_be_larger_inputs(self) -> bool:
+        """Whether as many calls take longer in some steps, and nobody recorded on how much."""
+        is_known = any(row["input_ratio"] is not None for row in self.rows)
+        return self.nature == "slower work" and len(self.steps) < self.judged_count and not is_known
 
     @property
     def advice(self) -> Advice | None:
@@ -293,6 +300,10 @@ def _total(rows: Iterable[Row]) -> float:
     return sum(float(row["excess_ns"]) for row in rows)
 
 
+_CALLS = ("operator", "call", "kernel", "copy")
+"""Kinds of parts that are calls of something."""
+
+
 def _nature(rows: Sequence[Row], limits: ExcessThresholds) -> Nature | None:
     """What kind of excess covers half of all."""
     total = _total(rows)
@@ -300,15 +311,36 @@ def _nature(rows: Sequence[Row], limits: ExcessThresholds) -> Nature | None:
     top = float(rows[0]["excess_ns"])
     is_spread = len(rows) >= limits.min_stretched_count and top < least
     if is_spread and sum(_at_random_ns(row, limits) for row in rows) >= least:
-        return "stretched"
+        return "slower work" if _is_even(rows, limits) else "stretched"
     quiet = _total(row for row in rows if row["kind"] in ("pause", "range"))
     if quiet >= least:
         return "pause"
-    calls = [row for row in rows if row["kind"] in ("operator", "call", "kernel", "copy")]
+    calls = [row for row in rows if row["kind"] in _CALLS]
     more = sum(_more_work_ns(row) for row in calls)
     if more >= least:
         return "more work"
     return "slower work" if _total(calls) - more >= least else None
+
+
+def _is_even(rows: Sequence[Row], limits: ExcessThresholds) -> bool:
+    """Whether what comes and goes does so in the same steps, and in many calls of each name: where
+    a scheduler strikes, few calls have all of it."""
+    heavy = [
+        r
+        for r in rows
+        if float(r["excess_ns"]) >= limits.min_heavy_ratio * float(rows[0]["excess_ns"])
+    ]
+    steps = [set(row["steps"]) for row in heavy]
+    if len(set.intersection(*steps)) < limits.min_place_ratio * len(set.union(*steps)):
+        return False
+    even = [
+        row
+        for row in rows
+        if row["kind"] in _CALLS
+        and float(row["longest_ns"])
+        <= limits.min_place_ratio * (float(row["affected_ns"]) - float(row["affected_peer_ns"]))
+    ]
+    return _total(even) >= limits.min_place_ratio * _total(rows)
 
 
 def _at_random_ns(row: Row, limits: ExcessThresholds) -> float:
@@ -372,10 +404,11 @@ def _more(rows: Sequence[Row]) -> str:
 
 
 def _slower(rows: Sequence[Row]) -> str:
-    calls = [r for r in rows if float(r["peer_ns"] or 0) > 0]
+    calls = [r for r in rows if float(r["affected_peer_ns"] or 0) > 0]
     if not calls:
         return f"slower {_parts(rows)}"
-    ratio = sum(float(r["own_ns"]) for r in calls) / sum(float(r["peer_ns"]) for r in calls)
+    took, peers = (sum(float(r[f"affected_{n}"]) for r in calls) for n in ("ns", "peer_ns"))
+    ratio = took / peers
     names = listed([short(str(r["name"])) for r in calls[:2]])
     others = f" and {plural(len(calls[2:]), 'other')}" if calls[2:] else ""
     verb = "takes" if len(calls) == 1 else "take"

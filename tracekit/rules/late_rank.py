@@ -113,6 +113,11 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     work = "kernels" if facts.has_gpu else "operators"
     confirm = f"compare rank {late.rank} with a peer in the same step: {work}, host, input"
     remedy = "fix what makes the rank late; see the findings that explain this one"
+    confirms = [confirm if advice is None else advice.confirm]
+    if excess is not None and excess.may_be_larger_inputs:
+        confirms.insert(
+            0, "record shapes (record_shapes=True): are its inputs larger in these steps?"
+        )
     kinds: list[Instrument] = ["peers"]
     if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:
         kinds.append("host ranges" if not facts.has_gpu else "GPU timeline")
@@ -130,7 +135,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         f"{matched_note(facts)}",
         against=_counter(late, limits),
         owner=None if advice is None else advice.owner,
-        confirm=(confirm if advice is None else advice.confirm,),
+        confirm=tuple(confirms),
         remedy=(remedy if advice is None else advice.remedy,),
     )
 

@@ -258,7 +258,7 @@ TOLD_BY_CASES = frozenset({
     "counter_profile", "delay_matrix", "enqueued_calls", "expert_load", "fabric_leaves",
     "fabric_path", "fabric_uplinks", "failures",
     "gemm_efficiency", "gpu_counters", "kernel_turns", "pause_stall", "pod_restarts",
-    "gpu_events", "gpu_growth", "gpu_series", "gpu_throttle", "hidden_kernels",
+    "gpu_events", "gpu_growth", "gradient_rounds", "gpu_series", "gpu_throttle", "hidden_kernels",
     "episode_clocks",
     "episode_pressure", "episode_storage", "host_pressure", "host_pressure_steps", "input_stall",
     "storage_latency", "storage_steps",

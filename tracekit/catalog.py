@@ -67,6 +67,7 @@ QUERY_FILES: tuple[str, ...] = (
     "gpu/memory_timeline",
     "comm/comm_summary",
     "comm/traffic",
+    "comm/gradient_rounds",
     "comm/expert_load",
     "comm/exposed_comm_by_op",
     "nccl/nccl_comms",

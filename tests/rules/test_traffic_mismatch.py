@@ -283,6 +283,68 @@ def test_without_a_description_or_its_model_it_says_what_it_needs(make_job: Make
     assert RULE.run(facts(make_job)).not_checked[0].needs == "collectives in steady steps"
 
 
+def rounds(count: int = 4, **more: Any) -> list[dict[str, Any]]:
+    """What each rank reduces to one update: 2 calls after each of ``count`` forward passes."""
+    given = {"updates_count": 11, "rounds_count": count, "calls_count": 2, "least_ratio": 1.0}
+    place = {"source_id": 0, "place": 9, "attempt": 1}
+    return [{"rank": rank, **given, **place, **more} for rank in range(4)]
+
+
+def reducing(make_job: MakeJob, *of_rounds: dict[str, Any], **given: Any) -> RuleOutcome:
+    """The rule without a job description, of a job that sends tensors and gradients."""
+    found = facts(make_job, *healthy(), **{"text": "", **given})
+    whole = {**found.rows, "gradient_rounds": list(of_rounds)}
+    return RULE.run(Facts(**{**found.__dict__, "rows": whole}))
+
+
+def test_gradients_reduced_after_each_of_several_passes_need_no_description(
+    make_job: MakeJob,
+) -> None:
+    (found,) = reducing(make_job, *rounds()).findings
+    assert found.summary.startswith("Gradients are reduced after each of 4 forward passes of ")
+    # 40 ms are exposed, and gradients are 50 of 66.8 MB: three rounds of four.
+    part = GRADIENTS / (GRADIENTS + TENSOR)
+    assert found.impact.s_per_step == pytest.approx(0.040 * part * 3 / 4)
+    assert "no_sync()" in found.remedy[0]
+    assert found.evidence[0].query == "gradient_rounds"
+    assert found.evidence[0].rows
+    sizeless = [{**r, "bytes_per_step": None} for r in healthy()]
+    sizeless[1]["calls_per_step"] = 3.0
+    made = facts(make_job, *sizeless, text="")
+    whole = {**made.rows, "gradient_rounds": rounds()}
+    (found,) = RULE.run(Facts(**{**made.__dict__, "rows": whole})).findings
+    assert found.impact.s_per_step == pytest.approx(0.040 * 3 / 4 * 3 / 4)  # by calls
+
+
+@pytest.mark.parametrize(
+    "of_rounds",
+    [
+        [],
+        rounds(1),
+        rounds(least_ratio=0.49),  # a loss, or SyncBatchNorm, in all rounds and gradients in one
+        rounds(updates_count=2),
+        rounds()[:3],  # one rank is not seen
+        [*rounds()[:3], *rounds(1)[3:]],
+        [*rounds()[:3], *rounds(least_ratio=0.0)[3:]],
+    ],
+    ids=["none", "one", "uneven", "few", "a rank less", "a rank with one", "a rank without"],
+)
+def test_who_may_reduce_once_is_not_accused(
+    make_job: MakeJob, of_rounds: list[dict[str, Any]]
+) -> None:
+    outcome = reducing(make_job, *of_rounds)
+    assert not outcome.findings
+    assert "job description" in outcome.not_checked[0].needs
+
+
+def test_just_as_many_updates_and_as_even_rounds_as_it_takes(make_job: MakeJob) -> None:
+    assert reducing(make_job, *rounds(2, updates_count=3, least_ratio=0.5)).findings
+
+
+def test_with_a_description_sizes_are_compared_instead(make_job: MakeJob) -> None:
+    assert not reducing(make_job, *rounds(), text=JOB).findings
+
+
 def test_unknown_bytes_accuse_nobody(make_job: MakeJob) -> None:
     rows = [row("tp", "all_reduce", None), row("dp", "all_reduce", None)]
     assert not RULE.run(facts(make_job, *rows)).findings

@@ -7,7 +7,10 @@ How it shows
     Bytes that a rank sends in a steady step, by kind of group and operation, beside what follows
     from the job description. *Oversized*: 1.25 times the most that any known way to implement the
     layout sends. *Extra* and *missing*: 5 % of all bytes, in a family that the description rules
-    out or demands. *Misplaced*: groups that fit an NVLink domain span several hosts.
+    out or demands. *Misplaced*: groups that fit an NVLink domain span several hosts. Without a
+    description, *repeated*: on every rank, in three or more updates, each of several forward passes
+    of DistributedDataParallel to one step of the optimizer is followed by as many all-reduces, of
+    as many bytes where these are known, or half as many (query gradient_rounds).
 
 Why it hurts
     Bytes take time where nothing hides them. Gradients reduced in 32 bits instead of 16 take
@@ -23,6 +26,9 @@ When this is wrong
     Models with layers of several kinds, heads of their own or frozen parts send other amounts than
     a plain transformer. Steps of an accumulation that end in no synchronisation look as if it were
     missing. Hosts are taken for machines only where each has as many ranks as a node has GPUs.
+    A reduction after each round is needed where gradients of a round are used before the update,
+    as some ways to clip or to measure noise do. Without a GPU reductions take time from computing,
+    which is not in the cost.
 
 Source
     Diagnosis 3.8; ZeRO (2020) and Megatron-LM (2021, 2022) for what each layout sends.
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
 
 NEEDS = "the job's layout and model in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   then correct it and give it with --job"
+ROUNDS = "gradient_rounds"
 STATED = ("tp", "cp", "ep")
 """Families whose size the traces show without doubt: others share their groups or pair up."""
 NEVER = ("broadcast", "barrier", "gather", "scatter", "reduce", "recv", "unknown")
@@ -66,6 +73,11 @@ class TrafficMismatchThresholds(Thresholds):
         1.8, "over what is expected, of bytes or calls: twice as many, less what is not counted"
     )
     max_double_ratio: float = threshold(2.2, "likewise: more is not for twice the bits alone")
+    min_rounds_count: int = threshold(2, "forward passes to an update: of one there is no other")
+    min_updates_count: int = threshold(3, "updates of a rank whose rounds are told")
+    min_round_ratio: float = threshold(
+        0.5, "of the most that a round of its update reduces: a loss or a norm is far less"
+    )
     misplaced_ratio: float = threshold(
         0.5, "of its exposed time that NVLink would save, where nobody says how fast the links are"
     )
@@ -76,7 +88,7 @@ class Mismatch:
     """One thing about one family that is not as the layout has it."""
 
     what: str
-    """oversized, extra, missing, misplaced or contradicted."""
+    """oversized, extra, missing, misplaced, contradicted or repeated."""
     says: str
     row: Row
     """Of the family."""
@@ -87,6 +99,9 @@ class Mismatch:
     expected: float | None = None
     assumed: tuple[str, ...] = ()
     remedy: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    """Of ``query``, where they are shown."""
+    query: str = "traffic"
 
     @property
     def kind(self) -> str:
@@ -102,7 +117,10 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
     if facts.description is None or all(
         getattr(facts.description.parallelism, d) is None for d in ("tp", "pp", "dp", "ep", "cp")
     ):
-        return facts.lacking(NEEDS, CAPTURE)
+        repeated = _repeated(facts, rows, limits)
+        if repeated is None:
+            return facts.lacking(NEEDS, CAPTURE)
+        return RuleOutcome(findings=(_finding(facts, limits, [repeated]),))
     contradicted = _contradicted(facts, rows)
     wrong = {m.kind for m in contradicted}
     mismatches = [
@@ -213,6 +231,43 @@ def _why_oversized(
     if row["group_kind"] == "dp" and calls and wanted and calls >= limits.min_double_ratio * wanted:
         return "", ("synchronise once a step: no_sync() in all but the last microbatch",)
     return "", ("compare the sizes of its messages with the model: tracekit query RUN traffic",)
+
+
+def _repeated(
+    facts: Facts, rows: Sequence[Row], limits: TrafficMismatchThresholds
+) -> Mismatch | None:
+    """All-reduces after each of several forward passes to one update, on every rank."""
+    rounds = facts.of(ROUNDS)
+    fewest = min((int(row["rounds_count"]) for row in rounds), default=0)
+    if fewest < limits.min_rounds_count or {int(row["rank"]) for row in rounds} != set(facts.ranks):
+        return None
+    if any(
+        row["updates_count"] < limits.min_updates_count
+        or row["least_ratio"] < limits.min_round_ratio
+        for row in rounds
+    ):
+        return None
+    reductions = [
+        row
+        for row in rows
+        if row["op"] == "all_reduce" and row["calls_per_step"] and row["group_kind"] not in STATED
+    ]
+    if not reductions:
+        return None
+    largest = max(reductions, key=lambda r: (r["bytes_per_step"] or 0.0, r["calls_per_step"]))
+    return Mismatch(
+        what="repeated",
+        says=f"Gradients are reduced after each of {fewest} forward passes of "
+        "DistributedDataParallel to one step of the optimizer; once, after the last, is enough.",
+        row=largest,
+        saved_ratio=1 - 1 / fewest,
+        value=float(fewest),
+        unit="count",
+        expected=1.0,
+        remedy=("accumulate with no_sync() in all but the last microbatch",),
+        rows=tuple(rounds),
+        query=ROUNDS,
+    )
 
 
 def _extra_and_missing(
@@ -370,7 +425,8 @@ def _bytes(value: float) -> str:
 def _exposed_ns(facts: Facts, row: Row) -> float:
     """Exposed time of a mean steady step that this family's operation takes, median rank.
 
-    The operation's share of all exposed communication, and of that its family's share of bytes.
+    The operation's share of all exposed communication, and of that its family's share of bytes, or
+    of calls where no bytes are known.
     """
     of_op: dict[int, float] = defaultdict(float)
     every: dict[int, float] = defaultdict(float)
@@ -385,10 +441,11 @@ def _exposed_ns(facts: Facts, row: Row) -> float:
         for rank, ns in every.items()
         if ns > 0 and rank in means
     ]
-    alike = sum(
-        float(r["bytes_per_step"] or 0.0) for r in facts.of("traffic") if r["op"] == row["op"]
-    )
-    part = float(row["bytes_per_step"] or 0.0) / alike if alike else 0.0
+    of_op_rows = [r for r in facts.of("traffic") if r["op"] == row["op"]]
+    is_sized = any(r["bytes_per_step"] for r in of_op_rows)
+    measure = "bytes_per_step" if is_sized else "calls_per_step"
+    alike = sum(float(r[measure] or 0.0) for r in of_op_rows)
+    part = float(row[measure] or 0.0) / alike if alike else 0.0
     return median(shares) * part if shares else 0.0
 
 
@@ -409,26 +466,36 @@ def _finding(
     return facts.finding(
         scope,
         " ".join(m.says for m in several) + cost + settle,
-        tuple(_evidence(m, limits) for m in several),
+        tuple(_evidence(facts, m, limits) for m in several),
         by=["host ranges"],
-        basis="sizes in the traces against the job description",
+        basis="what follows each forward pass, on every rank"
+        if worst.what == "repeated"
+        else "sizes in the traces against the job description",
         impact=impact if not assumed else Impact(),
         cap=cap,
         place=f"{worst.kind}-{worst.what}",
-        confirm=("tracekit query RUN traffic", "tracekit expect --job job.toml"),
+        confirm=(f"tracekit query RUN {worst.query}", "tracekit expect --job job.toml"),
         remedy=tuple(dict.fromkeys(r for m in several for r in m.remedy)),
     )
 
 
-def _evidence(mismatch: Mismatch, limits: TrafficMismatchThresholds) -> Evidence:
+def _evidence(facts: Facts, mismatch: Mismatch, limits: TrafficMismatchThresholds) -> Evidence:
     limit = mismatch.expected
     if mismatch.what == "oversized":
         limit = limits.min_oversize_ratio * float(mismatch.row["expected_most_bytes"])
     name = {
         "contradicted": f"members of {mismatch.kind} groups",
         "misplaced": f"hosts of a {mismatch.kind} group",
+        "repeated": "forward passes to an update that are followed by a reduction",
     }.get(mismatch.what, f"{_named(mismatch.row)}, bytes a rank and step")
-    return Evidence(name, mismatch.value, mismatch.unit, threshold=limit, query="traffic")
+    return Evidence(
+        name,
+        mismatch.value,
+        mismatch.unit,
+        threshold=limit,
+        query=mismatch.query,
+        rows=facts.places(mismatch.rows),
+    )
 
 
 RULE = Rule(
@@ -437,6 +504,7 @@ RULE = Rule(
     owner="framework",
     thresholds=TrafficMismatchThresholds(),
     queries=("traffic", "step_breakdown", "exposed_comm_by_op", "nccl_groups"),
+    optional={ROUNDS: "whether gradients are reduced more often than once an update"},
     evaluate=evaluate,
     cap=Severity.MAJOR,
     needs=NEEDS,

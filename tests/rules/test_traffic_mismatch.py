@@ -45,7 +45,8 @@ GRADIENTS = 50_000_000 / 2 * 2.0
 def row(kind: str | None, op: str, sent: float | None, **more: Any) -> dict[str, Any]:
     given = {"group_kind": kind, "op": op, "calls_per_step": 1.0, "bytes_per_step": sent}
     size = {"group_size": 2, "hosts_count": 1, "dtype": "BFloat16", "largest_bytes": 1}
-    return {**given, **size, "attempt": 1, "ranks_count": 4, **more}
+    expected = {"expected_bytes": None, "basis": None}
+    return {**given, **size, **expected, "attempt": 1, "ranks_count": 4, **more}
 
 
 def healthy() -> list[dict[str, Any]]:
@@ -305,6 +306,7 @@ def test_gradients_reduced_after_each_of_several_passes_need_no_description(
     # 40 ms are exposed, and gradients are 50 of 66.8 MB: three rounds of four.
     part = GRADIENTS / (GRADIENTS + TENSOR)
     assert found.impact.s_per_step == pytest.approx(0.040 * part * 3 / 4)
+    assert found.impact.high_s_per_step == pytest.approx(0.040 * part)
     assert "no_sync()" in found.remedy[0]
     assert found.evidence[0].query == "gradient_rounds"
     assert found.evidence[0].rows
@@ -341,8 +343,11 @@ def test_just_as_many_updates_and_as_even_rounds_as_it_takes(make_job: MakeJob) 
     assert reducing(make_job, *rounds(2, updates_count=3, least_ratio=0.5)).findings
 
 
-def test_with_a_description_sizes_are_compared_instead(make_job: MakeJob) -> None:
-    assert not reducing(make_job, *rounds(), text=JOB).findings
+@pytest.mark.parametrize(("text", "is_told"), [(JOB, False), ("[parallelism]\ndp = 2\n", True)])
+def test_where_a_description_says_how_many_bytes_sizes_are_compared_instead(
+    make_job: MakeJob, text: str, is_told: bool
+) -> None:
+    assert bool(reducing(make_job, *rounds(), text=text).findings) is is_told
 
 
 def test_unknown_bytes_accuse_nobody(make_job: MakeJob) -> None:

@@ -7,10 +7,11 @@ How it shows
     Bytes that a rank sends in a steady step, by kind of group and operation, beside what follows
     from the job description. *Oversized*: 1.25 times the most that any known way to implement the
     layout sends. *Extra* and *missing*: 5 % of all bytes, in a family that the description rules
-    out or demands. *Misplaced*: groups that fit an NVLink domain span several hosts. Without a
-    description, *repeated*: on every rank, in three or more updates, each of several forward passes
-    of DistributedDataParallel to one step of the optimizer is followed by as many all-reduces, of
-    as many bytes where these are known, or half as many (query gradient_rounds).
+    out or demands. *Misplaced*: groups that fit an NVLink domain span several hosts. *Repeated*,
+    where a description does not say how many bytes gradients have: on every rank, in three or more
+    updates, each of several forward passes of DistributedDataParallel to one step of the optimizer
+    is followed by as many all-reduces as the others, of as many bytes where these are known, or
+    half as many (query gradient_rounds).
 
 Why it hurts
     Bytes take time where nothing hides them. Gradients reduced in 32 bits instead of 16 take
@@ -38,7 +39,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -114,13 +115,13 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
     rows = facts.of("traffic")
     if not any(row["calls_per_step"] for row in rows):
         return facts.lacking("collectives in steady steps", "profile five or more steps")
+    repeated = _repeated(facts, rows, limits)
     if facts.description is None or all(
         getattr(facts.description.parallelism, d) is None for d in ("tp", "pp", "dp", "ep", "cp")
     ):
-        repeated = _repeated(facts, rows, limits)
-        if repeated is None:
+        if not repeated:
             return facts.lacking(NEEDS, CAPTURE)
-        return RuleOutcome(findings=(_finding(facts, limits, [repeated]),))
+        return RuleOutcome(findings=(_finding(facts, limits, repeated),))
     contradicted = _contradicted(facts, rows)
     wrong = {m.kind for m in contradicted}
     mismatches = [
@@ -128,6 +129,7 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
         *(m for row in rows if (m := _oversized(row, rows, limits)) and m.kind not in wrong),
         *(m for m in _extra_and_missing(facts, rows, limits) if m.kind not in wrong),
         *(m for row in rows if (m := _misplaced(facts, row, limits)) and m.kind not in wrong),
+        *repeated,
     ]
     if not mismatches and all(row["expected_bytes"] is None for row in rows):
         from tracekit.expect import expect
@@ -235,27 +237,28 @@ def _why_oversized(
 
 def _repeated(
     facts: Facts, rows: Sequence[Row], limits: TrafficMismatchThresholds
-) -> Mismatch | None:
-    """All-reduces after each of several forward passes to one update, on every rank."""
+) -> list[Mismatch]:
+    """All-reduces after each of several forward passes to one update, on every rank; not where it
+    is known how many bytes they should have."""
     rounds = facts.of(ROUNDS)
     fewest = min((int(row["rounds_count"]) for row in rounds), default=0)
     if fewest < limits.min_rounds_count or {int(row["rank"]) for row in rounds} != set(facts.ranks):
-        return None
+        return []
     if any(
         row["updates_count"] < limits.min_updates_count
         or row["least_ratio"] < limits.min_round_ratio
         for row in rounds
     ):
-        return None
+        return []
     reductions = [
         row
         for row in rows
         if row["op"] == "all_reduce" and row["calls_per_step"] and row["group_kind"] not in STATED
     ]
-    if not reductions:
-        return None
+    if not reductions or any(row["expected_bytes"] is not None for row in reductions):
+        return []
     largest = max(reductions, key=lambda r: (r["bytes_per_step"] or 0.0, r["calls_per_step"]))
-    return Mismatch(
+    repeated = Mismatch(
         what="repeated",
         says=f"Gradients are reduced after each of {fewest} forward passes of "
         "DistributedDataParallel to one step of the optimizer; once, after the last, is enough.",
@@ -268,6 +271,7 @@ def _repeated(
         rows=tuple(rounds),
         query=ROUNDS,
     )
+    return [repeated]
 
 
 def _extra_and_missing(
@@ -455,10 +459,14 @@ def _finding(
     worst = max(several, key=lambda m: (m.value, str(m.row["op"])))
     assumed = sorted({name for m in several for name in m.assumed})
     steps = facts.steps
-    cost_ns = sum(_exposed_ns(facts, m.row) * m.saved_ratio for m in several)
+    exposed_ns = [_exposed_ns(facts, m.row) for m in several]
+    cost_ns = sum(ns * m.saved_ratio for ns, m in zip(exposed_ns, several, strict=True))
     impact = Impact()
     if cost_ns > 0 and steps.step_ns > 0:
-        impact = facts.impact(at_most(cost_ns, "recorded time"))
+        price = at_most(cost_ns, "recorded time")
+        if worst.what == "repeated":  # the rounds need not be alike
+            price = replace(price, high_ns=sum(exposed_ns))
+        impact = facts.impact(price)
     cap = Severity.NOTE if assumed else Severity.MAJOR
     settle = f" Give {listed(assumed)} in the job description to settle it." if assumed else ""
     cost = f" {seconds(cost_ns / 1e9)} a step are not hidden." if impact.s_per_step else ""

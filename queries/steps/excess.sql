@@ -39,8 +39,9 @@
 --     parts, without peers, and where none of it was recorded.
 -- column: usual_ns BIGINT : The rank's own median step.
 -- column: over_usual_ns DOUBLE : own_ns less usual_ns: what some steps have beyond the others.
--- column: steps BIGINT[] : Steps in which it exceeds its peers (without peers: its usual step) by
---     at least half of the most that it does.
+-- column: steps BIGINT[] : Steps that it lies in: those with most of what it has beyond its peers
+--     (without peers: beyond its usual step), 0.7 of it, and others by half as much as the least of
+--     these; not where it exceeds them by under a fifth of the most that it does.
 -- column: steps_count BIGINT : How many these are.
 -- column: judged_steps_count BIGINT : Steps of the rank that were looked at.
 -- column: affected_ns DOUBLE : Its time in these steps, mean.
@@ -315,10 +316,33 @@ WITH
             parts.step,
             spent_ns,
             if(excess_ns IS NULL, usual_ns, peer_steps.peer_ns) AS base_ns,
-            max(spent_ns - base_ns) OVER (PARTITION BY attempt, rank, stage, part) AS most_ns
+            greatest(spent_ns - base_ns, 0) AS beyond_ns
         FROM parts
         JOIN compared USING (attempt, rank, stage, part)
         JOIN peer_steps USING (attempt, capture_id, step, stage, part)
+    ),
+    summed AS (
+        SELECT
+            excess_steps.*,
+            sum(beyond_ns) OVER (PARTITION BY attempt, rank, stage, part) AS total_ns,
+            sum(beyond_ns) OVER (
+                PARTITION BY attempt, rank, stage, part ORDER BY beyond_ns DESC, step
+                ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ) - beyond_ns AS larger_ns
+        FROM excess_steps
+    ),
+    limits AS (
+        SELECT
+            attempt,
+            rank,
+            stage,
+            part,
+            greatest(
+                0.5 * min(beyond_ns) FILTER (WHERE larger_ns < 0.7 * total_ns),
+                0.2 * max(beyond_ns)
+            ) AS least_ns
+        FROM summed
+        GROUP BY attempt, rank, stage, part
     ),
     affected AS (
         SELECT
@@ -331,7 +355,8 @@ WITH
             avg(spent_ns) AS affected_ns,
             avg(base_ns) AS affected_peer_ns
         FROM excess_steps
-        WHERE spent_ns - base_ns >= 0.5 * most_ns
+        JOIN limits USING (attempt, rank, stage, part)
+        WHERE beyond_ns >= least_ns
         GROUP BY attempt, rank, stage, part
     )
 SELECT

@@ -404,11 +404,13 @@ def _more(rows: Sequence[Row]) -> str:
 
 
 def _slower(rows: Sequence[Row]) -> str:
-    calls = [r for r in rows if float(r["affected_peer_ns"] or 0) > 0]
+    calls = [r for r in rows if float(r["peer_ns"] or 0) > 0]
     if not calls:
         return f"slower {_parts(rows)}"
-    took, peers = (sum(float(r[f"affected_{n}"]) for r in calls) for n in ("ns", "peer_ns"))
-    ratio = took / peers
+    # Steps that were chosen for being long say nothing of all, unless the others are as the peers'.
+    is_passing = 2 * sum(float(r["over_usual_ns"]) for r in calls) >= _total(calls)
+    own, peer = ("affected_ns", "affected_peer_ns") if is_passing else ("own_ns", "peer_ns")
+    ratio = sum(float(r[own]) for r in calls) / sum(float(r[peer]) for r in calls)
     names = listed([short(str(r["name"])) for r in calls[:2]])
     others = f" and {plural(len(calls[2:]), 'other')}" if calls[2:] else ""
     verb = "takes" if len(calls) == 1 else "take"

@@ -62,6 +62,33 @@ def test_a_period_is_said(make_job: MakeJob) -> None:
     assert "in steps 4,8,12 (3 of 12, every 4th)" in finding.summary
 
 
+@pytest.mark.parametrize(
+    ("at_stalls", "elsewhere", "is_told"),
+    [
+        ({2}, {1}, True),
+        ({3}, {1, 2}, True),
+        ({1}, {1}, False),
+        ({2}, {2}, False),  # two loaders
+        ({1, 2}, {1}, False),  # not each stall
+        ({9}, {1}, False),  # an evaluation's batches
+        ({2}, set(), False),  # nothing to compare with
+    ],
+)
+def test_one_fetch_more_where_it_stalls_is_the_end_of_an_epoch(
+    make_job: MakeJob, at_stalls: set[int], elsewhere: set[int], is_told: bool
+) -> None:
+    job = make_job(steps_count=12).stall("input_stall", [1], [4, 8, 12], 80)
+    if elsewhere:
+        job.stall("input_stall", [1], [2, 3, 6], 1)
+    for row in job.rows["input_stall"]:
+        wanted = at_stalls if row["step"] in (4, 8, 12) else elsewhere
+        row["ranges_count"] = max(wanted) if row["step"] in (3, 4) else min(wanted)
+    (finding,) = look("dataloader-stall", job).findings
+    says = "the data loader is too slow, as an epoch ends there and the workers begin again."
+    assert finding.summary.endswith(says) is is_told
+    assert ("from epoch to epoch" in finding.remedy[0]) is is_told
+
+
 @pytest.mark.parametrize(("steps", "each_s"), [([4, 8, 12], 0.08), (range(1, 8), None)])
 def test_a_cost_that_comes_and_goes_is_told_both_ways(
     make_job: MakeJob, steps: Sequence[int], each_s: float | None

@@ -36,6 +36,8 @@ Source
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tracekit.findings import Evidence, Finding, Scope, Severity, severity_of
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
@@ -105,9 +107,13 @@ LOGGED = "logged_input"
 BY_RANK = "logged_rank_input"
 
 
+KEEP_WORKERS = "keep the workers from epoch to epoch: persistent_workers=True"
+
+
 def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
     """The ranks whose waiting for input delays the job."""
     outcome = evaluate_stalls(facts, limits, TEXT)
+    outcome = replace(outcome, findings=tuple(_at_epochs(facts, f) for f in outcome.findings))
     if not facts.ranks:
         if BY_RANK in facts.unavailable:
             return outcome  # one rank's log would speak for a rank that it does not tell of
@@ -125,6 +131,26 @@ def evaluate(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome:
         if excess is not None and excess.reason == "input":
             findings.append(_by_name(facts, limits, late, excess))
     return RuleOutcome(findings=tuple(findings)) if findings else outcome
+
+
+def _at_epochs(facts: Facts, found: Finding) -> Finding:
+    """The finding, with why it waits where a loader begins anew: in the steps that stall, and in no
+    others, one fetch more is recorded, which finds that the epoch has ended."""
+    steady = {key.step for key in facts.steps.keys}
+    ranks = found.scope.ranks or facts.ranks
+    counts: dict[bool, set[int]] = {True: set(), False: set()}
+    for row in facts.of(TEXT.query):
+        if row["rank"] in ranks and row["step"] in steady:
+            has_stall = any(first <= row["step"] <= last for first, last in found.scope.steps)
+            counts[has_stall].add(int(row["ranges_count"]))
+    stalled, others = counts[True], counts[False]
+    if not others or stalled != {max(others) + 1}:
+        return found
+    return replace(
+        found,
+        summary=f"{found.summary[:-1]}, as an epoch ends there and the workers begin again.",
+        remedy=(KEEP_WORKERS, *found.remedy[1:]),
+    )
 
 
 def _by_name(
@@ -222,11 +248,7 @@ def _by_log(facts: Facts, limits: DataloaderStallThresholds) -> RuleOutcome | No
         least=severity_of(waits),
         cap=Severity.MAJOR,
         confirm=TEXT.confirm,
-        remedy=(
-            ("keep the workers from epoch to epoch: persistent_workers=True", *TEXT.remedy[1:])
-            if is_at_begin
-            else TEXT.remedy
-        ),
+        remedy=((KEEP_WORKERS, *TEXT.remedy[1:]) if is_at_begin else TEXT.remedy),
         next_capture=(TEXT.capture,),
     )
     return RuleOutcome(findings=(found,))

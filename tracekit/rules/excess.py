@@ -408,7 +408,8 @@ def _slower(rows: Sequence[Row]) -> str:
     if not calls:
         return f"slower {_parts(rows)}"
     # Steps that were chosen for being long say nothing of all, unless the others are as the peers'.
-    is_passing = 2 * sum(float(r["over_usual_ns"]) for r in calls) >= _total(calls)
+    passing_ns = sum(float(r["over_usual_ns"]) for r in calls)
+    is_passing = passing_ns >= _total(calls) - passing_ns
     own, peer = ("affected_ns", "affected_peer_ns") if is_passing else ("own_ns", "peer_ns")
     ratio = sum(float(r[own]) for r in calls) / sum(float(r[peer]) for r in calls)
     names = listed([short(str(r["name"])) for r in calls[:2]])

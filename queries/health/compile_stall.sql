@@ -1,11 +1,10 @@
 -- How long compiling stopped each step of each rank, and how much nothing hid.
 --
 -- The evidence of recompile: ranges of torch.compile (dynamo_timed) on the thread that runs the
--- steps. What compiled code does when it runs has other names and does not count. Compiling costs
--- nothing while the GPU still has work queued.
+-- steps, which newer versions record as operators. What compiled code does when it runs has other
+-- names and does not count. Compiling costs nothing while the GPU still has work queued.
 --
--- reads: annotation, step, gpu_op, collective
--- needs: annotation:user
+-- reads: annotation, host_op, step, gpu_op, collective
 -- grain: attempt, rank, capture_id, step
 -- param: over VARCHAR = 'steps' | 'windows' : 'windows': where nothing marks steps, the two
 --     halves (0, 1) of what each capture shows of the device, from first launch to last end.
@@ -21,14 +20,32 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 WITH
     marks AS (
-        SELECT annotation.* REPLACE (
-            if(
-                domain = 'user' AND contains(name, '(dynamo_timed)'),
-                'compile',
-                domain
-            ) AS domain
-        )
+        SELECT
+            source_id,
+            place,
+            attempt,
+            rank,
+            capture_id,
+            thread,
+            start_ns,
+            dur_ns,
+            is_gpu_twin,
+            if(domain = 'user' AND contains(name, '(dynamo_timed)'), 'compile', domain) AS domain
         FROM annotation
+        UNION ALL
+        SELECT
+            source_id,
+            place,
+            attempt,
+            rank,
+            capture_id,
+            thread,
+            start_ns,
+            dur_ns,
+            FALSE,
+            'compile'
+        FROM host_op
+        WHERE category = 'operator' AND suffix(name, '(dynamo_timed)')
     )
 FROM host_stalls(
     'marks', 'compile', ['checkpoint'], ['compute', 'communication', 'memory', 'other'], $over

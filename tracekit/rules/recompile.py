@@ -4,8 +4,8 @@ What it means
     what the compiled code was made for.
 
 How it shows
-    Ranges of torch.compile (``dynamo_timed``) on the thread that runs the steps, in steady steps,
-    with the GPU idle meanwhile. The first steps, where everything is compiled once, are left out.
+    Ranges of torch.compile (``dynamo_timed``, which newer versions record as operators) on the
+    thread that runs the steps, in steady steps, with the GPU idle meanwhile. The first steps, where everything is compiled once, are left out.
 
 Why it hurts
     A compilation takes seconds; all ranks wait for the one that compiles. After
@@ -36,7 +36,7 @@ def _says(stall: StallSummary) -> str:
     verb = "compiles" if stall.subject.startswith("Rank ") else "compile"
     return (
         f"{stall.subject} {verb} the model again {stall.often}, for "
-        f"{stall.lasts} with an idle GPU, and the job waits."
+        f"{stall.lasts} with nothing else running, and the job waits."
     )
 
 

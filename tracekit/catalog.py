@@ -31,6 +31,7 @@ QUERY_FILES: tuple[str, ...] = (
     "steps/step_breakdown",
     "steps/self_time",
     "steps/excess",
+    "steps/python_time",
     "steps/rare_ranges",
     "steps/slow_steps",
     "steps/path_moments",

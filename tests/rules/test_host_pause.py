@@ -20,6 +20,47 @@ def test_a_rank_that_stands_still_is_named_with_the_place(make_job: MakeJob) -> 
     assert "code there that no range names" in found.summary
 
 
+def frame(name: str, own_ms: float, excess_ms: float, rank: int = 2) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "name": name,
+        "own_ns": own_ms * MS,
+        "peer_ns": (own_ms - excess_ms) * MS,
+        "excess_ns": excess_ms * MS,
+        "longest_ns": int(own_ms * MS),
+        "source_id": 2,
+        "place": 9,
+        "attempt": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([frame("app/src/train.py(7): f", 25, 25)], "`f` (src/train.py, line 7)"),
+        (  # the innermost that holds most of it
+            [frame("t.py(1): loop", 100, 25), frame("t.py(7): f", 26, 24), frame("g", 19, 19)],
+            "`f` (t.py, line 7)",
+        ),
+        ([frame("<built-in method sleep>", 20, 20)], "`<built-in method sleep>`"),  # 0.8 of 25 ms
+        ([frame("t.py(7): f", 19.9, 19.9)], ""),
+        ([frame("t.py(7): f", 25, 25, rank=1)], ""),
+        ([], ""),
+    ],
+)
+def test_where_python_frames_are_stored_the_function_is_named(
+    make_job: MakeJob, frames: list[dict[str, Any]], words: str
+) -> None:
+    facts = facts_of(make_job, PAUSED)
+    facts.rows["python_time"] = frames  # type: ignore[index]  # of the test's own job
+    (found,) = PAUSE.run(facts).findings
+    ends = f"It is in the Python function {words} then." if words else "no range names (a"
+    assert ends in found.summary
+    assert bool(words) is ("code there" not in found.summary)
+    assert bool(words) is any(e.query == "python_time" and e.rows for e in found.evidence)
+    assert bool(words) is not any("--stacks" in line for line in found.confirm)
+
+
 def test_a_pause_that_moves_about_comes_from_outside(make_job: MakeJob) -> None:
     moving = [part("pause", f"between a and b{i}", ms=6, steps=(i,)) for i in range(1, 5)]
     (found,) = PAUSE.run(facts_of(make_job, *moving)).findings

@@ -9,6 +9,7 @@ here accuses: where no answer covers half of the delay there is none.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, per_step, plural, seconds, short
 
 QUERY = "excess"
+FRAMES = "python_time"
 Peers = Literal["stage", "job"]
 Nature = Literal["more work", "slower work", "stretched", "pause"]
 
@@ -214,6 +216,27 @@ def where_it_lies(
         if least > 0 and _total(here) >= least:
             return _made(facts, rank, here, delay_ns, limits)
     return None
+
+
+def python_function(facts: Facts, rank: int, lasts_ns: float) -> Row | None:
+    """The innermost Python function that a rank is in, and its peers are not, for most of what
+    lasts so long in a mean step; None where no frames are stored."""
+    least = facts.limits(ExcessThresholds).min_inside_ratio * lasts_ns
+    rows = [r for r in facts.of(FRAMES) if r["rank"] == rank and float(r["excess_ns"]) >= least]
+    return min(rows, key=lambda row: (float(row["own_ns"]), str(row["name"])), default=None)
+
+
+_FRAME = re.compile(r"(.+)\((\d+)\): (.+)")
+
+
+def function_words(row: Row) -> str:
+    """A Python function, with its file and line as the profiler writes them."""
+    name = str(row["name"])
+    parts = _FRAME.fullmatch(name)
+    if parts is None:
+        return f"`{short(name)}`"
+    path, line, function = parts.groups()
+    return f"`{short(function)}` ({short('/'.join(path.split('/')[-2:]))}, line {line})"
 
 
 def passing_pauses(facts: Facts) -> dict[int, list[Row]]:

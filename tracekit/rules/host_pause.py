@@ -24,10 +24,12 @@ Why it hurts
 
 Remedy
     A pause that always lies between the same two events is code there: put a range around it
-    (torch.profiler.record_function). One that moves about comes from outside that code: Python's
-    collector (gc.freeze() after warm-up, collection on all ranks in the same step), swapping, a
-    process that is stopped, a page cache that is written back. Ranks that stand still by turns cost
-    their sum; a collector that runs on all of them in the same step costs one pause.
+    (torch.profiler.record_function), or record with stacks (with_stack=True) and keep them
+    (tracekit ingest --stacks): the finding then names the Python function. One that moves about
+    comes from outside that code: Python's collector (gc.freeze() after warm-up, collection on all
+    ranks in the same step), swapping, a process that is stopped, a page cache that is written back.
+    Ranks that stand still by turns cost their sum; a collector that runs on all of them in the same
+    step costs one pause.
 
 When this is wrong
     A profiler that does not record a kind of event (CUDA calls, Python ranges) leaves the same gap;
@@ -50,14 +52,17 @@ from statistics import fmean, median
 from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules import idle_pauses
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
-from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.excess import (
+    FRAMES,
     Excess,
     Peers,
+    function_words,
     is_in_training,
     passing_pauses,
+    python_function,
     where_it_lies,
 )
+from tracekit.rules.excess import QUERY as EXCESS
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import QUERIES, LatenessThresholds
 from tracekit.rules.lateness.price import no_more_than, price
@@ -79,6 +84,7 @@ SLOW = "slow_steps"
 
 FIXED = "code there that no range names (a collection, a file, a lock)"
 MOVING = "Python's collector, swapping, or the process being stopped: the place changes"
+STACKS = "record with_stack=True and keep the frames (tracekit ingest --stacks): which function?"
 BY_TURNS = "Python's collector, which each rank runs at a time of its own, or code that takes turns"
 
 
@@ -320,15 +326,36 @@ def _finding(
     cost = no_more_than(facts, price(facts, [late], excess.steps), _total_ns(pauses))
     longest = max(pauses, key=lambda row: int(row["longest_ns"]))
     is_fixed = float(pauses[0]["excess_ns"]) >= limits.min_inside_ratio * _total_ns(pauses)
+    function = python_function(facts, late.rank, _total_ns(pauses))
+    reason = f"Compatible with {FIXED if is_fixed else MOVING}."
+    confirms = [
+        "put a range around what runs there and record again: torch.profiler.record_function"
+        if is_fixed
+        else "gc.disable() for 50 steps: is the pause gone?",
+        STACKS,
+    ]
+    frames: tuple[Evidence, ...] = ()
+    if function is not None:
+        reason = f"It is in the Python function {function_words(function)} then."
+        confirms = ["leave the function out of the step: is the pause gone?"]
+        frames = (
+            Evidence.seconds(
+                f"time of rank {late.rank} in that function beyond its peers', mean step",
+                function["excess_ns"],
+                limits.min_inside_ratio * _total_ns(pauses),
+                FRAMES,
+                facts.places([function]),
+            ),
+        )
     return late_finding(
         facts,
         late,
         cost,
         f"{ranks_phrase([late.rank], facts.ranks)} stands still for up to "
         f"{seconds(int(longest['longest_ns']) / 1e9)}, and the others wait "
-        f"{waiting(facts, cost)}: {excess.sentence}. "
-        f"Compatible with {FIXED if is_fixed else MOVING}.",
+        f"{waiting(facts, cost)}: {excess.sentence}. {reason}",
         (
+            *frames,
             Evidence(
                 f"pauses of rank {late.rank} beyond its peers', mean step",
                 _total_ns(pauses) / 1e9,
@@ -344,14 +371,12 @@ def _finding(
         by=("host ranges", "peers"),
         basis=f"nothing recorded on the rank while the others wait for it; {matched_note(facts)}",
         confirm=(
-            "put a range around what runs there and record again: torch.profiler.record_function"
-            if is_fixed
-            else "gc.disable() for 50 steps: is the pause gone?",
+            *confirms,
             "pidstat -r -w 1 on its host: major faults, involuntary switches; /proc/PID/status: T",
         ),
         remedy=(
             "move the code out of the step, or beside it"
-            if is_fixed
+            if is_fixed or function is not None
             else "gc.freeze() after warm-up and collect on all ranks in one step; no swap",
         ),
     )
@@ -363,6 +388,7 @@ RULE = Rule(
     owner="platform",
     thresholds=HostPauseThresholds(),
     queries=(*QUERIES, EXCESS, SLOW, idle_pauses.QUERY),
+    optional={FRAMES: "in which Python function a rank stands still"},
     needs_kernels=True,
     evaluate=evaluate,
     explains=("waiting", "lateness", "latency", "stalled launches"),

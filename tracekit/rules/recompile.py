@@ -5,7 +5,8 @@ What it means
 
 How it shows
     Ranges of torch.compile (``dynamo_timed``, which newer versions record as operators) on the
-    thread that runs the steps, in steady steps, with the GPU idle meanwhile. The first steps, where everything is compiled once, are left out.
+    thread that runs the steps, in steady steps, with the GPU idle meanwhile. The first steps, where
+    everything is compiled once, are left out.
 
 Why it hurts
     A compilation takes seconds; all ranks wait for the one that compiles. After

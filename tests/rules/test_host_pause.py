@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from late_jobs import MS, MakeJob, late_job, late_step, part
 
 from excess_rules import LATE, MORE, PAUSE, PAUSED, SLOWER, facts_of
+from tracekit import api, runs
 from tracekit.findings import Severity
 from tracekit.rules.base import RuleOutcome
+
+RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "recorded"
 
 
 def test_a_rank_that_stands_still_is_named_with_the_place(make_job: MakeJob) -> None:
@@ -59,6 +63,18 @@ def test_where_python_frames_are_stored_the_function_is_named(
     assert bool(words) is ("code there" not in found.summary)
     assert bool(words) is any(e.query == "python_time" and e.rows for e in found.evidence)
     assert bool(words) is not any("--stacks" in line for line in found.confirm)
+
+
+def test_on_a_recorded_job_the_collection_is_what_its_rank_was_in(tmp_path: Path) -> None:
+    """Its README: rank 1 collects for 150 ms in two of four steps, the other rank waits."""
+    runs.ingest([RECORDED / "ddp-gc-pause-stacks"], tmp_path / "run", stacks=True)
+    with api.open(tmp_path / "run") as run:
+        rows = run.table("python_time").to_pylist()
+    own = [row for row in rows if row["rank"] == 1]
+    assert own[-1]["name"] == "<built-in function collect>"
+    assert own[-1]["excess_ns"] == pytest.approx(160 * MS / 2, rel=0.05)
+    waiting = {row["name"].rpartition(": ")[2] for row in rows if row["rank"] == 0}
+    assert "_engine_run_backward" in waiting
 
 
 def test_a_pause_that_moves_about_comes_from_outside(make_job: MakeJob) -> None:

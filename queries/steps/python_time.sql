@@ -1,24 +1,26 @@
--- What Python functions take longer on one rank than on its peers, with all that they call.
+-- What Python functions take longer on a rank than on its peers, or in some steps than in others.
 --
--- Where nothing else is recorded a rank stands in some function: the innermost of those that hold
--- its excess says which. Of ranks whose Python frames are stored (profiled with stacks, kept by
--- ingest --stacks), on the thread that marks steps, in steady steps. Addresses of objects are left
--- out of names.
+-- Where nothing else is recorded a rank stands in some function, with all that it calls: the
+-- innermost of those that hold its excess says which. Of ranks whose Python frames are stored
+-- (profiled with stacks, kept by ingest --stacks), on the thread that marks steps, in steady steps.
+-- Addresses of objects are left out of names.
 --
 -- reads: annotation, python_frame, step
 -- needs: annotation:profiler_step, python_frame
 -- grain: attempt, rank, name
--- param: min_ratio DOUBLE = 0.01 : Least excess, and least length of a frame, over the mean step.
+-- param: min_ratio DOUBLE = 0.01 : Least excess or over_usual, and least length of a frame, over
+--     the mean step.
 -- column: rank INTEGER : Global rank.
 -- column: name VARCHAR : File, line and function, as the profiler writes them.
 -- column: own_ns DOUBLE : Time of a mean step inside it; of one in itself the outer.
--- column: peer_ns DOUBLE : That of the median rank whose frames are stored.
+-- column: peer_ns DOUBLE : That of the median rank whose frames are stored; null where it is one.
 -- column: excess_ns DOUBLE : own_ns less peer_ns.
+-- column: usual_ns BIGINT : The rank's own median step.
+-- column: over_usual_ns DOUBLE : own_ns less usual_ns: what some steps have beyond the others.
 -- column: longest_ns BIGINT : The longest call, as far as it lies in a step.
 -- column: source_id INTEGER : Source of that.
 -- column: place BIGINT : Its place there.
 -- column: attempt INTEGER : Attempt of the job, from 1.
--- asked: where late
 WITH
     steady_steps AS (
         SELECT attempt, rank, capture_id, step, start_ns, end_ns, dur_ns
@@ -75,7 +77,7 @@ WITH
             attempt,
             rank,
             name,
-            least(sum(inside_ns), any_value(dur_ns)) AS spent_ns,
+            CAST(least(sum(inside_ns), any_value(dur_ns)) AS BIGINT) AS spent_ns,
             max(inside_ns) AS longest_ns,
             arg_min(
                 {'source_id': source_id, 'place': place},
@@ -96,6 +98,9 @@ WITH
             rank,
             name,
             sum(spent_ns) / any_value(steps_count) AS own_ns,
+            list_aggregate(
+                list_resize(list(spent_ns), any_value(steps_count), 0), 'quantile_disc', 0.5
+            ) AS usual_ns,
             max(longest_ns) AS longest_ns,
             arg_min(
                 longest,
@@ -132,12 +137,14 @@ SELECT
     own_ns,
     peer_ns,
     own_ns - peer_ns AS excess_ns,
+    usual_ns,
+    own_ns - usual_ns AS over_usual_ns,
     longest_ns,
     longest.source_id AS source_id,
     longest.place AS place,
     attempt
 FROM own
-JOIN peers USING (attempt, name)
+LEFT JOIN peers USING (attempt, name)
 JOIN mean_steps USING (attempt)
-WHERE own_ns - peer_ns >= $min_ratio * step_ns
-ORDER BY attempt, rank, excess_ns DESC, name
+WHERE greatest(coalesce(own_ns - peer_ns, 0), own_ns - usual_ns) >= $min_ratio * step_ns
+ORDER BY attempt, rank, greatest(coalesce(excess_ns, 0), over_usual_ns) DESC, name

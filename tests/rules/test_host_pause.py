@@ -70,9 +70,10 @@ def test_on_a_recorded_job_the_collection_is_what_its_rank_was_in(tmp_path: Path
     runs.ingest([RECORDED / "ddp-gc-pause-stacks"], tmp_path / "run", stacks=True)
     with api.open(tmp_path / "run") as run:
         rows = run.table("python_time").to_pylist()
-    own = [row for row in rows if row["rank"] == 1]
-    assert own[-1]["name"] == "<built-in function collect>"
-    assert own[-1]["excess_ns"] == pytest.approx(160 * MS / 2, rel=0.05)
+    (collect,) = (row for row in rows if row["name"] == "<built-in function collect>")
+    assert collect["rank"] == 1
+    assert collect["excess_ns"] == pytest.approx(160 * MS / 2, rel=0.05)
+    assert collect["over_usual_ns"] == pytest.approx(160 * MS / 2, rel=0.05)
     waiting = {row["name"].rpartition(": ")[2] for row in rows if row["rank"] == 0}
     assert "_engine_run_backward" in waiting
 
@@ -335,6 +336,22 @@ def test_all_that_stand_still_at_once_are_told_by_steps_without(
     assert found.impact.s_per_step == pytest.approx(0.020)
     assert found.impact.method == "twin steps"
     assert found.confidence.level == "likely"
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize(("over_ms", "is_named"), [(16.0, True), (15.9, False), (None, False)])
+def test_where_all_stand_still_at_once_the_function_is_one_of_those_steps(
+    make_job: MakeJob, over_ms: float | None, ranks: int, *, is_named: bool
+) -> None:
+    """100 ms in two of ten steps are 20 of a mean one: 0.8 of them are 16."""
+    job = at_once(make_job, ranks=ranks)
+    if over_ms is not None:
+        row = frame("train.py(7): save", 20, 0, rank=0)
+        job.rows["python_time"] = [row | {"excess_ns": None, "over_usual_ns": over_ms * MS}]
+    (found,) = PAUSE.run(job.facts()).findings
+    assert ("`save` (train.py, line 7)" in found.summary) is is_named
+    assert any(e.query == "python_time" for e in found.evidence) is is_named
+    assert found.remedy == ("move the code out of the step, or beside it",)
 
 
 @pytest.mark.parametrize(

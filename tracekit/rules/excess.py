@@ -218,11 +218,16 @@ def where_it_lies(
     return None
 
 
-def python_function(facts: Facts, rank: int, lasts_ns: float) -> Row | None:
-    """The innermost Python function that a rank is in, and its peers are not, for most of what
-    lasts so long in a mean step; None where no frames are stored."""
+def python_function(
+    facts: Facts, rank: int, lasts_ns: float, column: str = "excess_ns"
+) -> Row | None:
+    """The innermost Python function that a rank is in for most of what lasts so long in a mean
+    step, and its peers are not (``over_usual_ns``: nor it in the other steps); None where no frames
+    are stored."""
     least = facts.limits(ExcessThresholds).min_inside_ratio * lasts_ns
-    rows = [r for r in facts.of(FRAMES) if r["rank"] == rank and float(r["excess_ns"]) >= least]
+    rows = [
+        r for r in facts.of(FRAMES) if r["rank"] == rank and float(r[column] or 0.0) >= least > 0
+    ]
     return min(rows, key=lambda row: (float(row["own_ns"]), str(row["name"])), default=None)
 
 

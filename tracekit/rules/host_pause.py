@@ -47,7 +47,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Literal
 
 from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules import idle_pauses
@@ -248,6 +250,8 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     if named:
         subject = f"Rank {named[0]} stands"
     by: list[Instrument] = ["host ranges", "step times"]
+    rank = facts.ranks[0]  # all stand still then
+    why = _why(facts, limits, len(names) == 1, rank, paused_ns, "over_usual_ns")
     idle = ""
     if facts.has_gpu:
         by.append("GPU timeline")
@@ -258,8 +262,9 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
             f"{subject} still for "
             f"{seconds(fmean(float(row['part_ns']) for row in rows) / 1e9)} "
             f"{how_often([key.step for key in keys], len(steps))}: nothing recorded{where}"
-            f"{idle}. Compatible with {FIXED if len(names) == 1 else MOVING}.",
+            f"{idle}. {why.says}",
             (
+                *why.evidence,
                 Evidence(
                     "pauses beyond the other steps', mean step",
                     paused_ns / 1e9,
@@ -282,15 +287,10 @@ def _at_once(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
                 Price(cost_ns, "twin steps", cost_ns, max(paused_ns, longer_ns)), keys
             ),
             keys=keys,
-            confirm=(
-                "put a range around what runs there and record again: "
-                "torch.profiler.record_function"
-                if len(names) == 1
-                else "gc.disable() for 50 steps: are the pauses gone?",
-            ),
+            confirm=why.confirm,
             remedy=(
                 "move the code out of the step, or beside it"
-                if len(names) == 1
+                if why.is_code
                 else "gc.freeze() after warm-up; no swap",
             ),
         ),
@@ -320,42 +320,65 @@ def _total_ns(rows: list[Row]) -> float:
     return sum(float(row["excess_ns"]) for row in rows)
 
 
+@dataclass(frozen=True)
+class _Why:
+    """What is known of why a rank stands still."""
+
+    says: str
+    is_code: bool
+    confirm: tuple[str, ...]
+    evidence: tuple[Evidence, ...] = ()
+
+
+def _why(
+    facts: Facts,
+    limits: HostPauseThresholds,
+    is_fixed: bool,
+    rank: int,
+    lasts_ns: float,
+    beyond: Literal["excess_ns", "over_usual_ns"],
+) -> _Why:
+    """Why, by the Python function that the rank is in then, beyond its peers or its own other
+    steps; where no frames are stored, by whether the place is always the same."""
+    function = python_function(facts, rank, lasts_ns, beyond)
+    if function is not None:
+        than = "its peers'" if beyond == "excess_ns" else "other steps'"
+        evidence = Evidence.seconds(
+            f"time of rank {rank} in that function beyond {than}, mean step",
+            function[beyond],
+            limits.min_inside_ratio * lasts_ns,
+            FRAMES,
+            facts.places([function]),
+        )
+        return _Why(
+            f"It is in the Python function {function_words(function)} then.",
+            True,
+            ("leave the function out of the step: is the pause gone?",),
+            (evidence,),
+        )
+    if is_fixed:
+        ask = "put a range around what runs there and record again: torch.profiler.record_function"
+        return _Why(f"Compatible with {FIXED}.", True, (ask, STACKS))
+    ask = "gc.disable() for 50 steps: is the pause gone?"
+    return _Why(f"Compatible with {MOVING}.", False, (ask, STACKS))
+
+
 def _finding(
     facts: Facts, limits: HostPauseThresholds, late: LateRank, excess: Excess, pauses: list[Row]
 ) -> Finding:
     cost = no_more_than(facts, price(facts, [late], excess.steps), _total_ns(pauses))
     longest = max(pauses, key=lambda row: int(row["longest_ns"]))
     is_fixed = float(pauses[0]["excess_ns"]) >= limits.min_inside_ratio * _total_ns(pauses)
-    function = python_function(facts, late.rank, _total_ns(pauses))
-    reason = f"Compatible with {FIXED if is_fixed else MOVING}."
-    confirms = [
-        "put a range around what runs there and record again: torch.profiler.record_function"
-        if is_fixed
-        else "gc.disable() for 50 steps: is the pause gone?",
-        STACKS,
-    ]
-    frames: tuple[Evidence, ...] = ()
-    if function is not None:
-        reason = f"It is in the Python function {function_words(function)} then."
-        confirms = ["leave the function out of the step: is the pause gone?"]
-        frames = (
-            Evidence.seconds(
-                f"time of rank {late.rank} in that function beyond its peers', mean step",
-                function["excess_ns"],
-                limits.min_inside_ratio * _total_ns(pauses),
-                FRAMES,
-                facts.places([function]),
-            ),
-        )
+    why = _why(facts, limits, is_fixed, late.rank, _total_ns(pauses), "excess_ns")
     return late_finding(
         facts,
         late,
         cost,
         f"{ranks_phrase([late.rank], facts.ranks)} stands still for up to "
         f"{seconds(int(longest['longest_ns']) / 1e9)}, and the others wait "
-        f"{waiting(facts, cost)}: {excess.sentence}. {reason}",
+        f"{waiting(facts, cost)}: {excess.sentence}. {why.says}",
         (
-            *frames,
+            *why.evidence,
             Evidence(
                 f"pauses of rank {late.rank} beyond its peers', mean step",
                 _total_ns(pauses) / 1e9,
@@ -371,12 +394,12 @@ def _finding(
         by=("host ranges", "peers"),
         basis=f"nothing recorded on the rank while the others wait for it; {matched_note(facts)}",
         confirm=(
-            *confirms,
+            *why.confirm,
             "pidstat -r -w 1 on its host: major faults, involuntary switches; /proc/PID/status: T",
         ),
         remedy=(
             "move the code out of the step, or beside it"
-            if is_fixed or function is not None
+            if why.is_code
             else "gc.freeze() after warm-up and collect on all ranks in one step; no swap",
         ),
     )

@@ -13,8 +13,11 @@
 -- column: updates_count BIGINT : Updates that were looked at.
 -- column: rounds_count BIGINT : Rounds of each; of the one with fewest.
 -- column: calls_count BIGINT : All-reduces of a round; the fewest.
--- column: least_ratio DOUBLE : Least of a round over the most of its update, of calls and, where
---     they are known, of bytes; the worst update's.
+-- column: least_calls_ratio DOUBLE : Fewest calls of a round over the most of its update; the worst
+--     update's.
+-- column: least_bytes_ratio DOUBLE : The same of bytes; null where some are not known.
+-- column: steps_count BIGINT : Steps of optimizers among these updates: more than one each where
+--     several optimizers step one after another, as for models of their own.
 -- column: source_id INTEGER : Source of the first of these forwards.
 -- column: place BIGINT : Its place there.
 -- column: attempt INTEGER : Attempt of the job, from 1.
@@ -48,6 +51,12 @@ WITH
         FROM ordered
         GROUP BY attempt, rank, capture_id
     ),
+    rank_steps AS (
+        SELECT attempt, rank, CAST(sum(last_update - 1) AS BIGINT) AS steps_count
+        FROM last_updates
+        WHERE last_update > 0
+        GROUP BY attempt, rank
+    ),
     rounds AS (
         SELECT ordered.*
         FROM ordered
@@ -71,7 +80,7 @@ WITH
             m.capture_id,
             m.start_ns,
             count(*) AS calls_count,
-            sum(r.message_bytes) AS sent_bytes
+            if(count(*) = count(r.message_bytes), sum(r.message_bytes), NULL) AS sent_bytes
         FROM reductions AS r
         ASOF JOIN ordered AS m
             ON
@@ -89,10 +98,13 @@ WITH
             updates_before,
             count(*) AS rounds_count,
             min(coalesce(calls_count, 0)) AS calls_count,
-            least(
-                min(coalesce(calls_count, 0)) / max(coalesce(calls_count, 0)),
-                coalesce(min(coalesce(sent_bytes, 0)) / nullif(max(sent_bytes), 0), 1)
-            ) AS least_ratio,
+            min(coalesce(calls_count, 0)) / max(calls_count) AS least_calls_ratio,
+            -- A round without calls sends nothing; one with calls of unknown size may send all.
+            if(
+                count(sent_bytes) = count(calls_count),
+                min(coalesce(sent_bytes, 0)) / nullif(max(sent_bytes), 0),
+                NULL
+            ) AS least_bytes_ratio,
             arg_min(
                 {'source_id': source_id, 'place': place},
                 {'start_ns': start_ns, 'source_id': source_id, 'place': place}
@@ -109,10 +121,13 @@ SELECT
     count(*) AS updates_count,
     min(rounds_count) AS rounds_count,
     min(calls_count) AS calls_count,
-    min(least_ratio) AS least_ratio,
+    min(least_calls_ratio) AS least_calls_ratio,
+    if(count(*) = count(least_bytes_ratio), min(least_bytes_ratio), NULL) AS least_bytes_ratio,
+    any_value(steps_count) AS steps_count,
     arg_min(first_round.source_id, first_of) AS source_id,
     arg_min(first_round.place, first_of) AS place,
     attempt
 FROM updates
+JOIN rank_steps USING (attempt, rank)
 GROUP BY attempt, rank
 ORDER BY attempt, rank

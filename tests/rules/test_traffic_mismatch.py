@@ -286,9 +286,10 @@ def test_without_a_description_or_its_model_it_says_what_it_needs(make_job: Make
 
 def rounds(count: int = 4, **more: Any) -> list[dict[str, Any]]:
     """What each rank reduces to one update: 2 calls after each of ``count`` forward passes."""
-    given = {"updates_count": 11, "rounds_count": count, "calls_count": 2, "least_ratio": 1.0}
-    place = {"source_id": 0, "place": 9, "attempt": 1}
-    return [{"rank": rank, **given, **place, **more} for rank in range(4)]
+    given: dict[str, Any] = {"rounds_count": count, "calls_count": 2, "source_id": 0, "place": 9}
+    given |= {"updates_count": 11, "steps_count": 11, "attempt": 1}
+    given |= {"least_calls_ratio": 1.0, "least_bytes_ratio": 1.0}
+    return [{"rank": rank, **given, **more} for rank in range(4)]
 
 
 def reducing(make_job: MakeJob, *of_rounds: dict[str, Any], **given: Any) -> RuleOutcome:
@@ -323,13 +324,27 @@ def test_gradients_reduced_after_each_of_several_passes_need_no_description(
     [
         [],
         rounds(1),
-        rounds(least_ratio=0.49),  # a loss, or SyncBatchNorm, in all rounds and gradients in one
-        rounds(updates_count=2),
+        rounds(
+            least_bytes_ratio=0.89
+        ),  # of another model, or a loss in all rounds and gradients in one
+        rounds(least_calls_ratio=0.49, least_bytes_ratio=None),
+        rounds(updates_count=2, steps_count=2),
+        rounds(steps_count=22),  # two optimizers
         rounds()[:3],  # one rank is not seen
         [*rounds()[:3], *rounds(1)[3:]],
-        [*rounds()[:3], *rounds(least_ratio=0.0)[3:]],
+        [*rounds()[:3], *rounds(least_bytes_ratio=0.0)[3:]],
     ],
-    ids=["none", "one", "uneven", "few", "a rank less", "a rank with one", "a rank without"],
+    ids=[
+        "none",
+        "one",
+        "bytes",
+        "calls",
+        "few",
+        "optimizers",
+        "a rank less",
+        "a rank with one",
+        "a rank without",
+    ],
 )
 def test_who_may_reduce_once_is_not_accused(
     make_job: MakeJob, of_rounds: list[dict[str, Any]]
@@ -340,7 +355,10 @@ def test_who_may_reduce_once_is_not_accused(
 
 
 def test_just_as_many_updates_and_as_even_rounds_as_it_takes(make_job: MakeJob) -> None:
-    assert reducing(make_job, *rounds(2, updates_count=3, least_ratio=0.5)).findings
+    few: dict[str, Any] = {"updates_count": 3, "steps_count": 3}
+    assert reducing(make_job, *rounds(2, least_bytes_ratio=0.9, **few)).findings
+    unsized: dict[str, Any] = {"least_calls_ratio": 0.5, "least_bytes_ratio": None}
+    assert reducing(make_job, *rounds(2, **few, **unsized)).findings
 
 
 @pytest.mark.parametrize(("text", "is_told"), [(JOB, False), ("[parallelism]\ndp = 2\n", True)])

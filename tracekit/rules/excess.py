@@ -3,8 +3,7 @@
 A rule that has found a rank late, by its own measure, asks here what the rank did meanwhile. Four
 answers lead to four remedies: it did more (more calls, or larger inputs), it did the same more
 slowly (in all steps or in some), something stretched its calls at random, or nothing was recorded
-while it stood. Nothing
-here accuses: where no answer covers half of the delay there is none.
+while it stood. Nothing here accuses: where no answer covers half of the delay there is none.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ from tracekit.wording import listed, per_step, plural, seconds, short
 QUERY = "excess"
 FRAMES = "python_time"
 Peers = Literal["stage", "job"]
+Beyond = Literal["excess_ns", "over_usual_ns"]
+"""Than the peers, or than in the rank's own median step."""
 Nature = Literal["more work", "slower work", "stretched", "pause"]
 
 
@@ -218,15 +219,12 @@ def where_it_lies(
     return None
 
 
-def python_function(
-    facts: Facts, rank: int, lasts_ns: float, column: str = "excess_ns"
-) -> Row | None:
+def python_function(facts: Facts, rank: int, lasts_ns: float, beyond: Beyond) -> Row | None:
     """The innermost Python function that a rank is in for most of what lasts so long in a mean
-    step, and its peers are not (``over_usual_ns``: nor it in the other steps); None where no frames
-    are stored."""
+    step, as its peers are not or itself is not in other steps; None where no frames are stored."""
     least = facts.limits(ExcessThresholds).min_inside_ratio * lasts_ns
     rows = [
-        r for r in facts.of(FRAMES) if r["rank"] == rank and float(r[column] or 0.0) >= least > 0
+        r for r in facts.of(FRAMES) if r["rank"] == rank and float(r[beyond] or 0.0) >= least > 0
     ]
     return min(rows, key=lambda row: (float(row["own_ns"]), str(row["name"])), default=None)
 

@@ -49,13 +49,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Literal
 
 from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules import idle_pauses
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import (
     FRAMES,
+    Beyond,
     Excess,
     Peers,
     function_words,
@@ -336,7 +336,7 @@ def _why(
     is_fixed: bool,
     rank: int,
     lasts_ns: float,
-    beyond: Literal["excess_ns", "over_usual_ns"],
+    beyond: Beyond,
 ) -> _Why:
     """Why, by the Python function that the rank is in then, beyond its peers or its own other
     steps; where no frames are stored, by whether the place is always the same."""

@@ -9,9 +9,9 @@ How it shows
     layout sends. *Extra* and *missing*: 5 % of all bytes, in a family that the description rules
     out or demands. *Misplaced*: groups that fit an NVLink domain span several hosts. *Repeated*,
     where a description does not say how many bytes gradients have: on every rank, in three or more
-    updates, each of several forward passes of DistributedDataParallel to one step of the optimizer
-    is followed by as many all-reduces as the others, of as many bytes where these are known, or
-    half as many (query gradient_rounds).
+    updates, each of several forward passes of DistributedDataParallel to one step of one optimizer
+    is followed by all-reduces of as many bytes as after the others, within a tenth, or, where sizes
+    are not known, by half as many calls or more (query gradient_rounds).
 
 Why it hurts
     Bytes take time where nothing hides them. Gradients reduced in 32 bits instead of 16 take
@@ -28,7 +28,8 @@ When this is wrong
     a plain transformer. Steps of an accumulation that end in no synchronisation look as if it were
     missing. Hosts are taken for machines only where each has as many ranks as a node has GPUs.
     A reduction after each round is needed where gradients of a round are used before the update,
-    as some ways to clip or to measure noise do. Without a GPU reductions take time from computing,
+    as some ways to clip or to measure noise do, or where two models of one size share an optimizer.
+    Without a GPU reductions take time from computing,
     which is not in the cost.
 
 Source
@@ -76,8 +77,11 @@ class TrafficMismatchThresholds(Thresholds):
     max_double_ratio: float = threshold(2.2, "likewise: more is not for twice the bits alone")
     min_rounds_count: int = threshold(2, "forward passes to an update: of one there is no other")
     min_updates_count: int = threshold(3, "updates of a rank whose rounds are told")
-    min_round_ratio: float = threshold(
-        0.5, "of the most that a round of its update reduces: a loss or a norm is far less"
+    min_round_bytes_ratio: float = threshold(
+        0.9, "of the most that a round of its update reduces: another model has other gradients"
+    )
+    min_round_calls_ratio: float = threshold(
+        0.5, "the same of calls, where sizes are not known: a loss and a norm are two more"
     )
     misplaced_ratio: float = threshold(
         0.5, "of its exposed time that NVLink would save, where nobody says how fast the links are"
@@ -244,11 +248,7 @@ def _repeated(
     fewest = min((int(row["rounds_count"]) for row in rounds), default=0)
     if fewest < limits.min_rounds_count or {int(row["rank"]) for row in rounds} != set(facts.ranks):
         return []
-    if any(
-        row["updates_count"] < limits.min_updates_count
-        or row["least_ratio"] < limits.min_round_ratio
-        for row in rounds
-    ):
+    if not all(_is_repeating(row, limits) for row in rounds):
         return []
     reductions = [
         row
@@ -272,6 +272,17 @@ def _repeated(
         query=ROUNDS,
     )
     return [repeated]
+
+
+def _is_repeating(row: Row, limits: TrafficMismatchThresholds) -> bool:
+    """Whether each round of a rank's updates reduces what the others do, for one optimizer."""
+    if row["updates_count"] < limits.min_updates_count:
+        return False
+    if row["steps_count"] > row["updates_count"]:
+        return False  # each of several optimizers may have a model, and a round, of its own
+    if row["least_bytes_ratio"] is not None:
+        return bool(row["least_bytes_ratio"] >= limits.min_round_bytes_ratio)
+    return bool(row["least_calls_ratio"] >= limits.min_round_calls_ratio)
 
 
 def _extra_and_missing(

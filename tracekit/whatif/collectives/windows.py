@@ -110,8 +110,7 @@ def _window(
     window = Window(
         capture, matched, {}, begins, kept, [s for s in everything if s not in kept], unmatched
     )
-    for rank in spans:
-        _end_where_it_went_on(rank, matched, sorted(stalls.get(rank, ())))
+    _end_where_ranks_went_on(matched, stalls)
     by_rank: dict[int, list[tuple[int, int, int]]] = {r: [] for r in spans}
     for number, call in matched.items():
         for rank, start_ns in call.starts.items():
@@ -136,28 +135,31 @@ def _window(
     return window
 
 
-def _end_where_it_went_on(
-    rank: int, calls: Mapping[int, Call], stalls: Sequence[tuple[int, int]]
+def _end_where_ranks_went_on(
+    calls: Mapping[int, Call], stalls: Mapping[int, Sequence[tuple[int, int]]]
 ) -> None:
     """Let a call of the host end with the stall that it ended, where its range ends a little later.
 
     It ended the stall if the last member that the rank needed came in it, since the last range that
     ended there.
     """
-    ends = sorted(
-        (call.ends[rank], number)
-        for number, call in calls.items()
-        if rank in call.ends and call.timeline == "host"
-    )
-    for start, end in stalls:
-        position = bisect_right(ends, (end, len(calls)))
-        since = max(start, ends[position - 1][0]) if position else start
-        for recorded, number in ends[position:]:
-            if recorded - end > min(MAX_LATE_RECORD_NS, end - since):
-                break
-            if since < last_starts(calls[number])[rank] <= end:
-                calls[number].ends[rank] = end
-                break
+    recorded: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, call in calls.items():
+        if call.timeline == "host":
+            for rank, end_ns in call.ends.items():
+                recorded[rank].append((end_ns, number))
+    for rank, ends in recorded.items():
+        ends.sort()
+        times = [end_ns for end_ns, _ in ends]
+        for start, end in stalls.get(rank, ()):
+            position = bisect_right(times, end)
+            since = max(start, times[position - 1]) if position else start
+            for end_ns, number in ends[position:]:
+                if end_ns - end > min(MAX_LATE_RECORD_NS, end - since):
+                    break
+                if since < last_starts(calls[number])[rank] <= end:
+                    calls[number].ends[rank] = end
+                    break
 
 
 def _held_senders(

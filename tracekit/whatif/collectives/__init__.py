@@ -16,8 +16,9 @@ On the host a send goes out when its receiver asks for it, and what a rank asks 
 ends, in the record, when it was asked: where a receiver asked while the sender stood still, the
 sender needs it, and nothing that ended behind that counts as a transfer of so long.
 
-On a busy host a call's range may end some ms after whoever waited for it went on, because the thread
-that records it was put aside for the one that it woke. Where a stall ends so, the call ends with it.
+On a busy host a call's range may end some ms after whoever waited for it went on, because the
+thread that records it was put aside for the one that it woke. Where a stall ends so, the call ends
+with it.
 
 The ideal own time of a rank between two calls is the median of its peers', ranks whose calls in
 that step have the same operations and sizes; where calls come in another order, of the whole

@@ -255,6 +255,8 @@ def slow_step(step: int, **given: Any) -> dict[str, Any]:
          "operator between a and b, 2 calls where 1 is usual (an evaluation, or more"),
         ({"kind": "operator", "calls_count": 14, "usual_calls_count": 10},
          "operator between a and b. No rule"),
+        ({"kind": "operator", "name": "inductor_compile (dynamo_timed)"},
+         "(dynamo_timed), 1 call where 0 are usual (the model is compiled). No rule"),
         ({"part_ns": 29e6}, "on average. No rule here found"),  # under half of the step's excess
         ({"kind": None}, "on average. No rule here found"),
         ({"kind": None, "collectives_count": 16, "usual_collectives_count": 0},

@@ -346,6 +346,10 @@ def _computed(facts: Facts, limits: ReportThresholds, most_ns: float) -> str:
     )
 
 
+COMPILES = "(dynamo_timed)"
+"""What the names of torch.compile's ranges end with."""
+
+
 def _more_calls(rows: Sequence[Row], limits: ReportThresholds) -> str:
     """How often a part is called in slow steps, where that is why they are: work that other steps
     do not have."""
@@ -353,10 +357,10 @@ def _more_calls(rows: Sequence[Row], limits: ReportThresholds) -> str:
     usual = median(float(row["usual_calls_count"]) for row in rows)
     if rows[0]["kind"] in ("pause", "range") or calls < (1 + limits.min_more_calls_ratio) * usual:
         return ""
-    return (
-        f", {calls:,.0f} calls where {usual:,.0f} {'is' if usual == 1 else 'are'} usual "
-        "(an evaluation, or more microbatches)"
-    )
+    is_compiling = str(rows[0]["name"]).endswith(COMPILES)
+    why = "the model is compiled" if is_compiling else "an evaluation, or more microbatches"
+    count = f"{calls:,.0f} {'call' if calls == 1 else 'calls'}"
+    return f", {count} where {usual:,.0f} {'is' if usual == 1 else 'are'} usual ({why})"
 
 
 def _slow_keys(steps: Steps, most_ns: float) -> list[StepKey]:

@@ -37,6 +37,7 @@ another."""
 MAX_EVENTS = 500_000
 """Rows that such a macro is given at a time: some 150 MB of memory."""
 PARTS_AT_ONCE = 2
+"""Of one macro; each part holds its events."""
 _EVENTS = """
 SELECT rank, count(*)
 FROM (

@@ -105,11 +105,7 @@ WITH
                 min(coalesce(sent_bytes, 0)) / nullif(max(sent_bytes), 0),
                 NULL
             ) AS least_bytes_ratio,
-            arg_min(
-                {'source_id': source_id, 'place': place},
-                {'start_ns': start_ns, 'source_id': source_id, 'place': place}
-            ) AS first_round,
-            min({'start_ns': start_ns, 'source_id': source_id, 'place': place}) AS first_of
+            min({'start_ns': start_ns, 'source_id': source_id, 'place': place}) AS first_round
         FROM rounds
         LEFT JOIN placed USING (attempt, rank, capture_id, start_ns)
         GROUP BY attempt, rank, capture_id, updates_before
@@ -124,8 +120,8 @@ SELECT
     min(least_calls_ratio) AS least_calls_ratio,
     if(count(*) = count(least_bytes_ratio), min(least_bytes_ratio), NULL) AS least_bytes_ratio,
     any_value(steps_count) AS steps_count,
-    arg_min(first_round.source_id, first_of) AS source_id,
-    arg_min(first_round.place, first_of) AS place,
+    struct_extract(min(first_round), 'source_id') AS source_id,
+    struct_extract(min(first_round), 'place') AS place,
     attempt
 FROM updates
 JOIN rank_steps USING (attempt, rank)

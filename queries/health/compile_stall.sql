@@ -20,19 +20,11 @@
 -- column: attempt INTEGER : Attempt of the job, from 1.
 WITH
     marks AS (
-        SELECT
-            source_id,
-            place,
-            attempt,
-            rank,
-            capture_id,
-            thread,
-            start_ns,
-            dur_ns,
-            is_gpu_twin,
+        SELECT annotation.* REPLACE (
             if(domain = 'user' AND contains(name, '(dynamo_timed)'), 'compile', domain) AS domain
+        )
         FROM annotation
-        UNION ALL
+        UNION ALL BY NAME
         SELECT
             source_id,
             place,
@@ -42,8 +34,7 @@ WITH
             thread,
             start_ns,
             dur_ns,
-            FALSE,
-            'compile'
+            'compile' AS domain
         FROM host_op
         WHERE category = 'operator' AND suffix(name, '(dynamo_timed)')
     )

@@ -12,7 +12,7 @@
 --     the mean step.
 -- column: rank INTEGER : Global rank.
 -- column: name VARCHAR : File, line and function, as the profiler writes them.
--- column: own_ns DOUBLE : Time of a mean step inside it; of one in itself the outer.
+-- column: own_ns DOUBLE : Time of a mean step inside it; of one in itself once.
 -- column: peer_ns DOUBLE : That of the median rank whose frames are stored; null where it is one.
 -- column: excess_ns DOUBLE : own_ns less peer_ns.
 -- column: usual_ns BIGINT : The rank's own median step.
@@ -52,14 +52,15 @@ WITH
     ),
     in_steps AS (
         SELECT
-            frames.attempt,
-            frames.rank,
-            frames.capture_id,
-            step,
-            name,
-            dur_ns,
-            least(frames.end_ns, steps.end_ns)
-            - greatest(frames.start_ns, steps.start_ns) AS inside_ns,
+            {
+                'attempt': frames.attempt,
+                'rank': frames.rank,
+                'capture_id': frames.capture_id,
+                'step': step,
+                'name': name
+            } AS key,
+            greatest(frames.start_ns, steps.start_ns) AS start_ns,
+            least(frames.end_ns, steps.end_ns) AS end_ns,
             source_id,
             place
         FROM long_frames AS frames
@@ -71,20 +72,27 @@ WITH
                 AND frames.start_ns < steps.end_ns
                 AND frames.end_ns > steps.start_ns
     ),
-    -- One in itself would be counted twice: no step holds more of it than its length.
-    spent AS (
+    longest_frames AS (
         SELECT
-            attempt,
-            rank,
-            name,
-            CAST(least(sum(inside_ns), any_value(dur_ns)) AS BIGINT) AS spent_ns,
-            max(inside_ns) AS longest_ns,
+            key,
+            max(end_ns - start_ns) AS longest_ns,
             arg_min(
                 {'source_id': source_id, 'place': place},
-                {'shortness_ns': -inside_ns, 'source_id': source_id, 'place': place}
+                {'shortness_ns': start_ns - end_ns, 'source_id': source_id, 'place': place}
             ) AS longest
         FROM in_steps
-        GROUP BY attempt, rank, capture_id, step, name
+        GROUP BY key
+    ),
+    spent AS (
+        SELECT
+            key.attempt AS attempt,
+            key.rank AS rank,
+            key.name AS name,
+            busy_ns AS spent_ns,
+            longest_ns,
+            longest
+        FROM busy_time('in_steps')
+        JOIN longest_frames USING (key)
     ),
     rank_steps AS (
         SELECT attempt, rank, count(*) AS steps_count

@@ -84,7 +84,7 @@ def test_one_fetch_more_where_it_stalls_is_the_end_of_an_epoch(
         wanted = at_stalls if row["step"] in (4, 8, 12) else elsewhere
         row["ranges_count"] = max(wanted) if row["step"] in (3, 4) else min(wanted)
     (finding,) = look("dataloader-stall", job).findings
-    says = "the data loader is too slow, as an epoch ends there and the workers begin again."
+    says = "the data loader is too slow, as an epoch ends there and it begins again."
     assert finding.summary.endswith(says) is is_told
     assert ("from epoch to epoch" in finding.remedy[0]) is is_told
 

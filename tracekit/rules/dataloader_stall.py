@@ -148,7 +148,7 @@ def _at_epochs(facts: Facts, found: Finding) -> Finding:
         return found
     return replace(
         found,
-        summary=f"{found.summary[:-1]}, as an epoch ends there and the workers begin again.",
+        summary=f"{found.summary[:-1]}, as an epoch ends there and it begins again.",
         remedy=(KEEP_WORKERS, *found.remedy[1:]),
     )
 

@@ -40,13 +40,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tracekit.findings import Evidence, Finding, Impact, Scope, Severity
+from tracekit.findings import Evidence, Finding, Impact, Price, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
-from tracekit.rules.prices import at_most
 from tracekit.rules.thresholds import Thresholds, threshold
 from tracekit.wording import listed, safe, seconds
 
@@ -107,6 +106,9 @@ class Mismatch:
     rows: tuple[Row, ...] = ()
     """Of ``query``, where they are shown."""
     query: str = "traffic"
+    basis: str = "sizes in the traces against the job description"
+    most_saved_ratio: float = 0.0
+    """As ``saved_ratio``, at most; where that is more."""
 
     @property
     def kind(self) -> str:
@@ -270,6 +272,8 @@ def _repeated(
         remedy=("accumulate with no_sync() in all but the last microbatch",),
         rows=tuple(rounds),
         query=ROUNDS,
+        basis="what follows each forward pass, on every rank",
+        most_saved_ratio=1.0,  # the rounds need not be alike
     )
     return [repeated]
 
@@ -470,14 +474,12 @@ def _finding(
     worst = max(several, key=lambda m: (m.value, str(m.row["op"])))
     assumed = sorted({name for m in several for name in m.assumed})
     steps = facts.steps
-    exposed_ns = [_exposed_ns(facts, m.row) for m in several]
-    cost_ns = sum(ns * m.saved_ratio for ns, m in zip(exposed_ns, several, strict=True))
+    parts = [(_exposed_ns(facts, m.row), m) for m in several]
+    cost_ns = sum(ns * m.saved_ratio for ns, m in parts)
+    most_ns = sum(ns * max(m.saved_ratio, m.most_saved_ratio) for ns, m in parts)
     impact = Impact()
     if cost_ns > 0 and steps.step_ns > 0:
-        price = at_most(cost_ns, "recorded time")
-        if worst.what == "repeated":  # the rounds need not be alike
-            price = replace(price, high_ns=sum(exposed_ns))
-        impact = facts.impact(price)
+        impact = facts.impact(Price(cost_ns, "recorded time", 0.0, most_ns))
     cap = Severity.NOTE if assumed else Severity.MAJOR
     settle = f" Give {listed(assumed)} in the job description to settle it." if assumed else ""
     cost = f" {seconds(cost_ns / 1e9)} a step are not hidden." if impact.s_per_step else ""
@@ -487,9 +489,7 @@ def _finding(
         " ".join(m.says for m in several) + cost + settle,
         tuple(_evidence(facts, m, limits) for m in several),
         by=["host ranges"],
-        basis="what follows each forward pass, on every rank"
-        if worst.what == "repeated"
-        else "sizes in the traces against the job description",
+        basis=worst.basis,
         impact=impact if not assumed else Impact(),
         cap=cap,
         place=f"{worst.kind}-{worst.what}",

@@ -143,6 +143,7 @@ def _end_where_ranks_went_on(
     It ended the stall if the last member that the rank needed came in it, since the last range that
     ended there.
     """
+    arrived: dict[int, Mapping[int, int]] = {}
     recorded: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, call in calls.items():
         if call.timeline == "host":
@@ -157,7 +158,9 @@ def _end_where_ranks_went_on(
             for end_ns, number in ends[position:]:
                 if end_ns - end > min(MAX_LATE_RECORD_NS, end - since):
                     break
-                if since < last_starts(calls[number])[rank] <= end:
+                if number not in arrived:
+                    arrived[number] = last_starts(calls[number])
+                if since < arrived[number][rank] <= end:
                     calls[number].ends[rank] = end
                     break
 

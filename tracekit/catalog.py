@@ -126,6 +126,7 @@ QUERY_FILES: tuple[str, ...] = (
     "timeline/timeline_slices",
     "health/input_stall",
     "health/gc_pause",
+    "health/gil_stall",
     "health/checkpoint_stall",
     "health/pause_stall",
     "health/sync_stall",

@@ -89,7 +89,8 @@ def merge(root: Finding, other: Finding) -> Finding:
         basis=f"counters and traces agree: {root.confidence.basis}",
     )
     # The same instrument once more, or the log's word, in which no trace has a part.
-    if ports.is_counters_alone(other.evidence) or root.impact.per == "job":
+    is_alike = ports.is_counters_alone(other.evidence) or rule(root.rule).needs_traces
+    if is_alike or root.impact.per == "job":
         agreed = root.confidence
     elif is_counters_alone(other.evidence):  # and here it is the GPU's
         agreed = replace(

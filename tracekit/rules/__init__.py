@@ -45,6 +45,7 @@ NAMES = (
     "slow-gpu",
     "slow-host",
     "host-pause",
+    "gil-contention",
     "cpu-throttled",
     "memory-pressure",
     "slow-storage",

@@ -366,7 +366,8 @@ def _why(
 def _finding(
     facts: Facts, limits: HostPauseThresholds, late: LateRank, excess: Excess, pauses: list[Row]
 ) -> Finding:
-    cost = no_more_than(facts, price(facts, [late], excess.steps), _total_ns(pauses))
+    whole = price(facts, [late], excess.steps)
+    cost = no_more_than(facts, whole, _total_ns(pauses), late.cost_ns)
     longest = max(pauses, key=lambda row: int(row["longest_ns"]))
     is_fixed = float(pauses[0]["excess_ns"]) >= limits.min_inside_ratio * _total_ns(pauses)
     why = _why(facts, limits, is_fixed, late.rank, _total_ns(pauses), "excess_ns")

@@ -56,14 +56,15 @@ def price(facts: Facts, members: Sequence[LateRank], lies_in: Sequence[int] = ()
     )
 
 
-def no_more_than(facts: Facts, cost: Price, lasts_ns: float) -> Price:
+def no_more_than(facts: Facts, cost: Price, lasts_ns: float, observed_ns: float) -> Price:
     """The cost of what itself takes so much of a mean step: without it a step takes less by no
     more. Several ranks may each be seen to wait for the one delay, as a pipeline's stages do. What
-    is a cost of several ranks together, or what others hold up as well, is left as it is."""
+    is a cost of several ranks together, or what others hold up as well, is left as it is.
+    ``observed_ns``: the delay that others were seen to wait."""
     if cost.joint_ranks or cost.held_up is not None or lasts_ns >= cost.ns:
         return cost
     against = disagreeing(
-        lasts_ns, OBSERVED, cost.ns, facts.limits(LatenessThresholds), "late_steps"
+        lasts_ns, OBSERVED, observed_ns, facts.limits(LatenessThresholds), "late_steps"
     )
     return replace(cost, ns=lasts_ns, low_ns=min(cost.low_ns, lasts_ns), against=against)
 

@@ -90,16 +90,25 @@ def test_a_host_with_whole_stages_is_slow_by_its_launches(make_job: MakeJob) -> 
     "kind",
     [
         {"launch_ns": 14_900},
-        {"idle_ms": (30, 6)},  # under 5 % of the step: not all of its ranks wait for launches
+        {"idle_ms": (6, 6)},  # under 5 % of the step: none of its ranks waits for launches
         {"waiting_ms": 6},  # nobody waits for it
         {"hosts_count": 1},  # all hosts are no host
-        {"input_ms": 5},  # of the ten for which ranks 2 and 3 idle: the data's
+        {"input_ms": 5},  # of the ten for which ranks 2 and 3 idle: the data's; they are busy
     ],
 )
 def test_just_below_each_limit_a_host_with_whole_stages_is_not_slow(
     make_job: MakeJob, kind: dict[str, Any]
 ) -> None:
     assert HOST.run(stages(make_job, **kind)) == RuleOutcome()
+
+
+def test_of_its_ranks_some_may_wait_for_the_one_that_waits_for_launches(
+    make_job: MakeJob,
+) -> None:
+    """As stages before the last do, whose gradients come late."""
+    (finding,) = HOST.run(stages(make_job, idle_ms=(30, 2))).findings
+    assert finding.scope.ranks == (0, 1, 2, 3)
+    assert finding.impact.s_per_step == pytest.approx(0.030)
 
 
 def test_a_named_stall_is_not_a_slow_host(make_job: MakeJob) -> None:

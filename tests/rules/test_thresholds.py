@@ -46,7 +46,8 @@ UNDECIDED = {
         slow_host: len(others) < 2
         slow_host: len(ranks) < 2
         stage_imbalance: len(stages) < 2
-        stage_imbalance: len(stages) == 2
+        heavy_stage: len(self.stages) == 2
+        heavy_stage: len(stages) < 2
         traffic_mismatch: (spread or 1) < 2
         wrong_nic: len(listed) < 2
         fold: len(rivals) == 2

@@ -219,6 +219,22 @@ def where_it_lies(
     return None
 
 
+def longer_calls(facts: Facts, rank: int, peers: Peers) -> float:
+    """What calls of a rank take longer than its peers' in a mean step, ns, where as many of them
+    were made on inputs whose size was recorded: without what more calls or larger inputs take. On
+    the device where it has one; however far the peers lie apart."""
+    timeline = "device" if facts.has_gpu else "host"
+    return sum(
+        float(row["excess_ns"]) - _more_work_ns(row)
+        for row in facts.of(QUERY)
+        if row["rank"] == rank
+        and (row["peers"], row["timeline"]) == (peers, timeline)
+        and row["kind"] in _CALLS
+        and row["input_ratio"] is not None
+        and float(row["excess_ns"] or 0.0) > 0
+    )
+
+
 def python_function(facts: Facts, rank: int, lasts_ns: float, beyond: Beyond) -> Row | None:
     """The innermost Python function that a rank is in for most of what lasts so long in a mean
     step, as its peers are not or itself is not in other steps; None where no frames are stored."""

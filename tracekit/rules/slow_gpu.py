@@ -47,8 +47,10 @@ from tracekit.rules import busiest as active
 from tracekit.rules import gpus, logged
 from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
-from tracekit.rules.excess import Excess, ExcessThresholds, where_it_lies
+from tracekit.rules.excess import Excess, where_it_lies
 from tracekit.rules.facts import SUMMARY_QUERY
+from tracekit.rules.heavy_stage import QUERIES as STAGE_QUERIES
+from tracekit.rules.heavy_stage import HeavyStage, HeavyStageThresholds, slow_alone
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import ABSENT_WAITS, QUERIES, SlowerThresholds
 from tracekit.rules.lateness.price import price
@@ -78,7 +80,7 @@ FREE_CLOCK = (
 DRAIN = "if the GEMM is slow there too: drain the machine and hand it to hardware"
 
 
-class SlowGpuThresholds(active.BusiestThresholds, SlowerThresholds, ExcessThresholds):
+class SlowGpuThresholds(active.BusiestThresholds, SlowerThresholds, HeavyStageThresholds):
     """When a GPU is slow."""
 
     min_compute_ratio: float = threshold(
@@ -100,6 +102,9 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
         return _by_counters(facts, limits)
     if not facts.has_gpu:
         return facts.lacking(*NO_GPU)
+    alone = slow_alone(facts, limits)
+    if alone is not None and not has_uneven_work(facts, limits):
+        return RuleOutcome(findings=(_at_its_stage(facts, limits, alone),))
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
@@ -115,6 +120,29 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
         if excess is None or excess.nature != "more work":
             findings.append(_finding(facts, limits, late, ratios, excess))
     return RuleOutcome(findings=tuple(findings))
+
+
+def _at_its_stage(facts: Facts, limits: SlowGpuThresholds, heavy: HeavyStage) -> Finding:
+    """The one GPU of a pipeline's stage, which does the other stages' work more slowly."""
+    (rank,) = heavy.stage.ranks
+    clock = gpus.clock_of(facts, rank, limits.max_clock_ratio)
+    return facts.finding(
+        facts.scope([rank], facts.steps.keys),
+        f"{ranks_phrase([rank], facts.ranks)} (stage {heavy.stage.stage}) does the same work and "
+        f"{heavy.loses(facts)}",
+        (
+            *heavy.evidence(facts, limits),
+            *(e for e in clock if e.value <= limits.max_clock_ratio),
+        ),
+        by=["GPU timeline", "peers"],
+        basis="as many kernels of as many threads take longer than at the other stages; no other "
+        "rank has its layers",
+        impact=facts.impact(heavy.cost),
+        against=(*(e for e in clock if e.value > limits.max_clock_ratio), *heavy.cost.against),
+        confirm=(CLOCKS, SAME_GEMM),
+        remedy=(DRAIN,),
+        rules_out=("a longer step on all stages",),
+    )
 
 
 def _has_timers_only(facts: Facts) -> bool:
@@ -372,7 +400,7 @@ RULE = Rule(
     queries=(
         *QUERIES,
         *("kernel_summary", "expert_load", OPERATIONS, SUMMARY_QUERY, ABSENT_WAITS, EXCESS),
-        *active.QUERIES,
+        *(*active.QUERIES, *STAGE_QUERIES),
     ),
     optional=gpus.WHEN
     | {EPISODE_CLOCKS: "how fast GPUs ran in slow stretches of the training log"},

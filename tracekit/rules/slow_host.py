@@ -12,7 +12,9 @@ How it shows
     last is not known: then the others stand in communication for longer than it does by that time,
     which is the cost. A host that has whole stages of a pipeline has no peer in them: it is slow
     where the median launch call of each of its ranks takes 1.5 times that of the other hosts' or
-    more, their GPUs idle for want of a launch, and the others wait in communication instead.
+    more, a GPU of theirs idles for want of launches, and the others wait in communication instead.
+    A stage that is one rank of a job without GPUs is slow where as many calls on inputs as large as
+    those of the other stages take longer there, beyond what these differ by among each other.
 
 Why it hurts
     All ranks wait for the one whose CPU is busy elsewhere.
@@ -44,7 +46,9 @@ from statistics import median
 from tracekit.findings import Evidence, Finding, Instrument, Severity
 from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
 from tracekit.rules.excess import QUERY as EXCESS
-from tracekit.rules.excess import ExcessThresholds, Nature, where_it_lies
+from tracekit.rules.excess import Nature, where_it_lies
+from tracekit.rules.heavy_stage import QUERIES as STAGE_QUERIES
+from tracekit.rules.heavy_stage import HeavyStage, HeavyStageThresholds, slow_alone
 from tracekit.rules.lateness.late import LateRank, delay_ns
 from tracekit.rules.lateness.limits import ABSENT_WAITS, QUERIES, SlowerThresholds
 from tracekit.rules.lateness.price import price
@@ -80,7 +84,7 @@ STALL_QUERIES = (
 )
 
 
-class SlowHostThresholds(SlowerThresholds, ExcessThresholds):
+class SlowHostThresholds(SlowerThresholds, HeavyStageThresholds):
     """When a host is slow."""
 
     max_compute_ratio: float = threshold(
@@ -94,10 +98,18 @@ class SlowHostThresholds(SlowerThresholds, ExcessThresholds):
         1.5,
         "median launch call over that of ranks elsewhere; hosts of a kind differ by some percent",
     )
+    min_held_ratio: float = threshold(
+        0.9,
+        "of what ranks elsewhere wait in communication, that each of a host's ranks waits there or"
+        " for launches: one that does neither is busy",
+    )
 
 
 def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
     """One finding for each rank that its host holds up; a host whose ranks all are is named."""
+    alone = None if facts.has_gpu else slow_alone(facts, limits)
+    if alone is not None and not has_uneven_work(facts, limits):
+        return RuleOutcome(findings=(_at_its_stage(facts, limits, alone),))
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")
     if not len(facts.steps):
@@ -121,6 +133,25 @@ def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
         if named.isdisjoint(host.ranks)
     ]
     return RuleOutcome(findings=tuple(findings))
+
+
+def _at_its_stage(facts: Facts, limits: SlowHostThresholds, heavy: HeavyStage) -> Finding:
+    """The one rank of a pipeline's stage, which does the other stages' work more slowly."""
+    (rank,) = heavy.stage.ranks
+    return facts.finding(
+        facts.scope([rank], facts.steps.keys),
+        f"{ranks_phrase([rank], facts.ranks)} (stage {heavy.stage.stage}) does the same work, its "
+        f"host is slow, and it {heavy.loses(facts)}",
+        heavy.evidence(facts, limits),
+        by=["host ranges", "peers"],
+        basis="as many calls on inputs as large take longer than at the other stages; no other "
+        "rank has its layers",
+        impact=facts.impact(heavy.cost),
+        against=heavy.cost.against,
+        confirm=CONFIRM,
+        remedy=REMEDY,
+        rules_out=("a longer step on all stages",),
+    )
 
 
 @dataclass(frozen=True)
@@ -168,7 +199,11 @@ def _slow_launchers(facts: Facts, limits: SlowHostThresholds) -> list[Launching]
         cost_ns = max(min(beyond[r], waiting - means[r].exposed_comm) for r in ranks)
         quickest_ns = min(calls[r] for r in ranks)
         is_slow = quickest_ns >= limits.min_launch_ratio * usual_ns
-        if is_slow and min(*beyond.values(), cost_ns) >= limits.min_cost_ratio * step_ns:
+        # One of them waits for launches, the others likewise or for that one.
+        is_held = all(
+            beyond[r] + means[r].exposed_comm >= limits.min_held_ratio * waiting for r in ranks
+        )
+        if is_slow and is_held and cost_ns >= limits.min_cost_ratio * step_ns:
             launching.append(
                 Launching(name, tuple(ranks), quickest_ns, usual_ns, max(beyond.values()), cost_ns)
             )
@@ -328,7 +363,7 @@ RULE = Rule(
     thresholds=SlowHostThresholds(),
     queries=(
         *(*QUERIES, ABSENT_WAITS, "expert_load", EXCESS, *STALL_QUERIES),
-        *("launch_stats", IDLE),
+        *("launch_stats", IDLE, *STAGE_QUERIES),
     ),
     needs_kernels=True,
     evaluate=evaluate,

@@ -23,7 +23,7 @@
 -- column: late_count BIGINT : Collectives that it entered last, later than the clocks' error.
 -- column: lateness_ratio DOUBLE : Share of all ranks' own inflicted wait; null where there is none.
 -- column: peer_ratio DOUBLE : Own time (without exposed communication) over its peers' median, any
---     size; null where a pipeline's stages are not known.
+--     size; null where ranks send to each other and neither stages nor rings of them are known.
 -- column: compute_ratio DOUBLE : Computing time over its peers' median, likewise.
 -- column: slowdown_ratio DOUBLE : The ideal step with only its delays, over the ideal step, as
 --     `tracekit whatif` says it (of a pipeline that of its stage or replica, the smaller): by
@@ -127,7 +127,7 @@ WITH
         SELECT
             totals.*,
             pp_rank,
-            piped.attempt IS NULL OR pp_rank IS NOT NULL AS has_peers
+            piped.attempt IS NULL OR coalesce(pp_rank, cp_rank) IS NOT NULL AS has_peers
         FROM totals
         LEFT JOIN rank USING (attempt, rank)
         LEFT JOIN piped ON piped.attempt = totals.attempt

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tracekit.derive.calls import NOBODY
@@ -204,9 +205,10 @@ def coordinates(
     communicator a rank, the coordinate is the rank's place among the members.
     """
     by_attempt: dict[int, list[Communicator]] = defaultdict(list)
+    refused: dict[int, list[Communicator]] = defaultdict(list)
     for communicator in matched.communicators:
-        if not communicator.refusal:
-            by_attempt[communicator.attempt].append(communicator)
+        by_refusal = refused if communicator.refusal else by_attempt
+        by_refusal[communicator.attempt].append(communicator)
     for attempt in sorted({row["attempt"] for row in rank_rows}):
         of_attempt = [row for row in rank_rows if row["attempt"] == attempt]
         communicators = by_attempt[attempt]
@@ -229,7 +231,10 @@ def coordinates(
                 parts = (_places(named["dp_replicate"]), _places(named["dp_shard"]))
                 ways.insert(1, ("name", _joint_places(*parts)))
             if dimension == "pp":
-                ways.append(("behaviour", _stages(communicators)))
+                ways.append(("behaviour", _stages(_onward(communicators, refused[attempt]))))
+            if dimension == "cp":
+                onward = _onward(communicators, refused[attempt])
+                ways.append(("behaviour", _rings(onward, _reducing(communicators, kinds))))
             # Known for some ranks only, it would set them apart from the others.
             source, places = next(
                 ((s, p) for s, p in ways if all(row["rank"] in p for row in of_attempt)), ("", {})
@@ -263,12 +268,55 @@ def _joint_places(outer: Mapping[int, int], inner: Mapping[int, int]) -> dict[in
     return {r: outer[r] * width + place for r, place in inner.items() if r in outer}
 
 
-def _stages(communicators: Sequence[Communicator]) -> dict[int, int]:
-    """Stages of a pipeline from who sends to whom; nothing where the pairs are no plain chains."""
-    neighbours: dict[int, set[int]] = defaultdict(set)
-    for c in communicators:
+def _onward(*communicators: Iterable[Communicator]) -> dict[int, set[int]]:
+    """To whom each rank sends. That is known of calls, too, that could not be matched: without
+    these a ring would be a chain."""
+    onward: dict[int, set[int]] = defaultdict(set)
+    for c in chain(*communicators):
         if c.is_pair and c.group is not None:
             src, dst = c.group.ranks
+            onward[src].add(dst)
+    return onward
+
+
+def _reducing(
+    communicators: Iterable[Communicator], kinds: Mapping[str, Kind]
+) -> list[frozenset[int]]:
+    """Ranks that reduce gradients together."""
+    return [
+        frozenset(c.group.ranks)
+        for c in communicators
+        if c.group is not None
+        and c.group.is_complete
+        and kinds.get(c.group_id, ("",))[0] in ("dp", "dp_shard")
+    ]
+
+
+def _rings(onward: Mapping[int, set[int]], reducing: Sequence[frozenset[int]]) -> dict[int, int]:
+    """Places in rings that pass blocks on, as context parallelism does (ring attention); nothing
+    where a rank sends to several, or members have gradients of their own, as stages do that pass
+    activations on. Of two ranks a ring cannot be told from a pipeline."""
+    places: dict[int, int] = {}
+    sizes = set()
+    for first in sorted(onward):
+        ring = []
+        rank = first
+        while rank not in places and len(onward.get(rank, ())) == 1:
+            places[rank] = len(ring)
+            ring.append(rank)
+            (rank,) = onward[rank]
+        if ring and (rank != first or not any(ranks.issuperset(ring) for ranks in reducing)):
+            return {}
+        sizes |= {len(ring)} - {0}
+    is_told = len(sizes) == 1 and min(sizes) > 2 and places.keys() == onward.keys()
+    return places if is_told else {}
+
+
+def _stages(onward: Mapping[int, set[int]]) -> dict[int, int]:
+    """Stages of a pipeline from who sends to whom; nothing where the pairs are no plain chains."""
+    neighbours: dict[int, set[int]] = defaultdict(set)
+    for src, ranks in onward.items():
+        for dst in ranks:
             neighbours[src].add(dst)
             neighbours[dst].add(src)
     places: dict[int, int] = {}

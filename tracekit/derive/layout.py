@@ -299,7 +299,7 @@ def _rings(onward: Mapping[int, set[int]], reducing: Sequence[frozenset[int]]) -
     places: dict[int, int] = {}
     sizes = set()
     for first in sorted(onward):
-        ring = []
+        ring: list[int] = []
         rank = first
         while rank not in places and len(onward.get(rank, ())) == 1:
             places[rank] = len(ring)
@@ -326,8 +326,8 @@ def _stages(onward: Mapping[int, set[int]]) -> dict[int, int]:
         before, rank, stage = None, first, 0
         while rank not in places:
             places[rank] = stage
-            onward = [n for n in neighbours[rank] if n != before]
-            if len(onward) != 1:
+            others = [n for n in neighbours[rank] if n != before]
+            if len(others) != 1:
                 break
-            before, rank, stage = rank, onward[0], stage + 1
+            before, rank, stage = rank, others[0], stage + 1
     return places if set(places) == set(neighbours) else {}

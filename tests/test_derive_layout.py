@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tracekit.derive.layout import _rings, _stages
+from tracekit.derive.calls import NOBODY
+from tracekit.derive.layout import _one_size, _rings, _stages
 
 RING = {0: {1}, 1: {2}, 2: {3}, 3: {0}}
 ALL = [frozenset(range(4))]
@@ -42,3 +44,11 @@ def test_what_may_be_something_else_has_no_places(
 def test_a_chain_has_stages_and_one_that_lacks_a_pair_is_another() -> None:
     assert _stages({0: {1}, 1: {2}, 2: {3}}) == {0: 0, 1: 1, 2: 2, 3: 3}
     assert _stages({0: {1}, 1: {0, 2}, 2: {1}}) == {0: 0, 1: 1, 2: 2}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share"),
+    [([2048, 2048, 2048, 4], 0.75), ([4, 4, 4, 2048], 0.25), ([4, 4], 0.0), ([NOBODY], 0.0)],
+)
+def test_metrics_and_norms_of_one_size_are_no_activations(sizes: list[int], share: float) -> None:
+    assert _one_size(np.array(sizes)) == share

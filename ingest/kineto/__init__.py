@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 
 NAME = "kineto"
-VERSION = 5
+VERSION = 6
 
 
 class KinetoIngestor:

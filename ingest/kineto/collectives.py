@@ -224,8 +224,11 @@ def _input_size(dims: bytes, types: bytes) -> tuple[int | None, int | None, str 
     total = 0
     dtypes: set[str] = set()
     for shape, kind in zip(shapes, kinds, strict=True):
-        counts = _elements(shape)
-        if counts is None or not isinstance(kind, str) or not kind:
+        if not isinstance(kind, str) or not kind:
+            return None, None, None
+        is_scalar = shape == [] and kind.lower() in DTYPE_BYTES
+        counts = 1 if is_scalar else _elements(shape)
+        if counts is None:
             return None, None, None
         total += counts
         dtypes.add(kind)

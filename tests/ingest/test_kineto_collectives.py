@@ -85,6 +85,19 @@ def test_metadata_from_the_range_alone() -> None:
     ) == [("all_reduce", "annotation", 136, 34)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("float", (4, 1)), ("double", (8, 1)), ("", (None, None))]
+)
+def test_a_tensor_without_dimensions_is_one_element(
+    kind: str, expected: tuple[int | None, int | None]
+) -> None:
+    """What is no tensor has no type."""
+    dims = {"Input Dims": [[]], "Input type": [kind]}
+    events = [x("user_annotation", "gloo:all_reduce", 5, 10, **dims)]
+    (row,) = read(trace(events)).rows("collective", "message_bytes", "in_elements_count")
+    assert row == expected
+
+
 def test_a_bare_kernel_is_known_by_its_name() -> None:
     assert read(trace([kernel(NCCL, 20, 2)])).rows(
         "collective", "op", "class_source", "message_bytes"

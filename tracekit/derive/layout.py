@@ -32,6 +32,8 @@ TENSOR_CALLS = 16
 
 TENSOR_SHARE = 0.8
 """And these calls have one size, but for a few of the loss."""
+TENSOR_BYTES = 1024
+"""At least: the activations of a token are some kilobytes; norms, losses and metrics are less."""
 
 EXPERT_SHARE = 0.3
 """Share of all-to-all from which a communicator is taken for expert parallelism."""
@@ -175,9 +177,10 @@ def _ops(matched: Matched, communicator: Communicator) -> list[str]:
 
 
 def _one_size(sizes: Ints) -> float:
+    """Share of calls that have the most frequent size of activations."""
     import numpy as np
 
-    known = sizes[sizes != NOBODY]
+    known = sizes[sizes >= TENSOR_BYTES]
     if not len(known):
         return 0.0
     return float(np.unique(known, return_counts=True)[1].max() / len(sizes))

@@ -21,7 +21,8 @@ Remedy
 When this is wrong
     Groups that are slower than others of their kind have a link to blame, and are left out. Where
     a family has messages of one size only and the description gives no speed, nothing can be said.
-    Host-side traces (gloo) measure threads, not links, and are left out.
+    Host-side traces (gloo) measure threads, not links: of these only calls of up to 4 kB count,
+    where a step has ten or more.
 
 Source
     The latency and bandwidth model of NCCL's tuner; "How to Scale Your Model", GPU chapter.
@@ -29,7 +30,7 @@ Source
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -58,6 +59,12 @@ class LatencyBoundCommunicationThresholds(Thresholds):
     min_peer_ratio: float = threshold(
         0.8, "bandwidth over other groups of the kind: below that a link is slow (D16)"
     )
+    max_host_message_bytes: int = threshold(
+        4096, "on host threads: metrics, losses and norms; any memory copies as much in a few us"
+    )
+    min_host_calls_count: int = threshold(
+        10, "such calls a step: a loss, a norm and a flag are usual in any job"
+    )
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ def evaluate(facts: Facts, limits: LatencyBoundCommunicationThresholds) -> RuleO
     steps = facts.steps
     if not steps.rank_means:
         return facts.lacking(*NO_STEPS)
+    if not facts.has_gpu:
+        return _on_threads(facts, limits)
     rows = [
         r for r in facts.of("group_bandwidth")
         if r["timeline"] == "device" and r["transfer_p50_ns"] and r["bus_bytes_per_s"]
@@ -154,6 +163,42 @@ def _small(
     )
 
 
+def _on_threads(facts: Facts, limits: LatencyBoundCommunicationThresholds) -> RuleOutcome:
+    """One finding where calls that carry next to nothing take a good part of the step of a job
+    without GPUs: all of their time is latency, and waiting that they make."""
+    steps_of = Counter(int(row["rank"]) for row in facts.of("step_breakdown"))
+    rows = [row for row in facts.of("comm_summary") if steps_of[int(row["rank"])]]
+    if not any(row["message_bytes"] is not None for row in rows):
+        return facts.lacking(NEEDS, CAPTURE)
+    by_rank: dict[int, list[Small]] = {rank: [] for rank in steps_of}
+    for row in rows:
+        rank, size = int(row["rank"]), row["message_bytes"]
+        is_tiny = size is not None and size <= limits.max_host_message_bytes
+        if row["timeline"] == "host" and (is_tiny or row["op"] == "barrier"):
+            each = float(row["calls_count"]) / steps_of[rank]
+            by_rank[rank].append(
+                Small(
+                    None, str(row["op"]), each, float(size or 0), float(row["p50_ns"]),
+                    each * float(row["mean_ns"]),
+                )
+            )  # fmt: skip
+    # Of ranks that do not make the same calls the typical one counts.
+    order = sorted(by_rank, key=lambda rank: (sum(_latency_ns(by_rank[rank])), rank))
+    tiny = by_rank[order[(len(order) - 1) // 2]] if order else []
+    least_ns = sum(_latency_ns(tiny))
+    means = facts.steps.median_parts
+    cost_ns = min(sum(o.latency_ns for o in tiny), means.exposed_comm if means else 0.0)
+    is_many = sum(o.calls for o in tiny) >= limits.min_host_calls_count
+    if not is_many or min(least_ns, cost_ns) < limits.min_step_ratio * facts.steps.step_ns:
+        return RuleOutcome()
+    return RuleOutcome(findings=(_finding(facts, limits, tiny, cost_ns, least_ns),))
+
+
+def _latency_ns(calls: Sequence[Small]) -> list[float]:
+    """What each kind of calls takes in a step where nobody comes late."""
+    return [o.calls * o.transfer_ns for o in calls]
+
+
 def _exposed_ratio(facts: Facts, op: str) -> float:
     """Share of an operation's time that nothing hides; all of it where it is not known."""
     of_op = [r for r in facts.of("exposed_comm_by_op") if r["op"] == op]
@@ -166,39 +211,56 @@ def _finding(
     limits: LatencyBoundCommunicationThresholds,
     bound: Sequence[Small],
     total_ns: float,
+    least_ns: float = 0.0,
 ) -> Finding:
+    is_host_side = not facts.has_gpu
     steps = facts.steps
     worst = sorted(bound, key=lambda family: (-family.latency_ns, family.op))[:3]
-    scope = Scope(groups=tuple(sorted({safe(str(o.kind or "unknown")) for o in worst})))
-    what = listed(
-        [
-            f"{o.calls:.0f} {safe(str(o.kind or ''))} {o.op.replace('_', '-')} of "
-            f"{o.message_bytes / 1e3:.0f} kB ({seconds(o.transfer_ns / 1e9)} each)"
-            for o in worst
-        ]
-    )
+    groups = () if is_host_side else sorted({safe(str(o.kind or "unknown")) for o in worst})
+    scope = Scope(groups=tuple(groups))
+    what = listed([_words(o) for o in worst])
     return facts.finding(
         scope,
         f"{seconds(total_ns / 1e9)} of each step ({share(total_ns / steps.step_ns)}) is the "
-        f"latency of small messages that nothing hides: {what}.",
+        f"latency of small messages that nothing hides"
+        f"{', and of waiting in them' if is_host_side else ''}: {what}.",
         tuple(
             Evidence.seconds(
                 f"latency of {safe(str(o.kind or 'unknown'))} {o.op} a step, not hidden",
                 o.latency_ns,
                 limits.min_step_ratio * steps.step_ns,
-                "group_bandwidth",
+                "comm_summary" if is_host_side else "group_bandwidth",
             )
             for o in worst
         ),
-        by=["GPU timeline"],
-        basis="transfers of matched collectives, by size within a family",
-        impact=facts.impact(at_most(total_ns, "recorded time")),
-        confirm=("nccl-tests over the same ranks, -b 8 -e 128M: where does the time stop growing",),
+        by=["host ranges" if is_host_side else "GPU timeline"],
+        basis="calls that carry next to nothing, and what ranks wait in them for each other"
+        if is_host_side
+        else "transfers of matched collectives, by size within a family",
+        impact=facts.impact(at_most(total_ns, "recorded time", least_ns)),
+        confirm=(
+            "train 50 steps without them (metrics, norms, barriers): how long is a step?"
+            if is_host_side
+            else "nccl-tests over the same ranks, -b 8 -e 128M: where does the time stop growing",
+        ),
         remedy=(
+            "put what is reduced into one tensor and reduce it once, every N steps (sync_dist)",
+            "no barrier beside a collective: it waits for all members as it is",
+        )
+        if is_host_side
+        else (
             "larger buckets and fused calls: fewer, larger messages",
             "a larger micro-batch, or tensor parallelism over fewer ranks",
         ),
     )
+
+
+def _words(small: Small) -> str:
+    """How many of which calls, how large, and how long each takes."""
+    kind = f"{safe(small.kind)} " if small.kind else ""
+    size = f" of {small.message_bytes / 1e3:g} kB" if small.message_bytes else ""
+    name = small.op.replace("_", "-")
+    return f"{small.calls:.0f} {kind}{name}{size} ({seconds(small.transfer_ns / 1e9)} each)"
 
 
 RULE = Rule(
@@ -206,7 +268,10 @@ RULE = Rule(
     summary="Messages are so small that latency, not bandwidth, takes the time.",
     owner="framework",
     thresholds=LatencyBoundCommunicationThresholds(),
-    queries=("step_breakdown", "group_bandwidth", "traffic", "exposed_comm_by_op"),
+    queries=(
+        *("step_breakdown", "group_bandwidth", "traffic", "exposed_comm_by_op"),
+        "comm_summary",
+    ),
     needs_kernels=True,
     evaluate=evaluate,
     cap=Severity.MINOR,

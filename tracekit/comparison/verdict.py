@@ -66,8 +66,11 @@ def deed(part: Contribution) -> str:
         return text + (f", most in {short(part.detail)}" if part.detail else "")
     if not more:
         text += " less"
-    if part.detail:
-        text += f" {part.detail}" if part.cause == "idle" else f" in {part.detail}"
+    if part.detail and part.cause == "idle":
+        what, is_in, path = part.detail.rpartition(" in ")  # ranges in ranges have long names
+        text += f" {what} in {short(path)}" if is_in else f" {part.detail}"
+    elif part.detail:
+        text += f" in {part.detail}"
     return text
 
 

@@ -52,6 +52,24 @@ def test_what_is_not_more_work(make_job: MakeJob, row: dict[str, Any]) -> None:
     assert WORK.run(facts_of(make_job, row)) == RuleOutcome()
 
 
+@pytest.mark.parametrize(
+    ("calls", "kind", "is_said"),
+    [
+        (20.0, "operator", False),  # as many more as its peers make, at a pace of 0.1 ms: 1 of 25
+        (20.5, "operator", True),
+        (20.5, "kernel", True),
+        (20.5, "call", False),  # a host that waits asks more often whether it may go on
+    ],
+)
+def test_calls_that_outnumber_its_peers_are_other_work(
+    make_job: MakeJob, calls: float, kind: str, is_said: bool
+) -> None:
+    """Such as the average of its weights that one rank keeps: of larger tensors than peers add."""
+    row = MORE | {"kind": kind, "calls_count": calls, "peer_calls_count": 10.0}
+    row |= {"own_ns": 26e6, "peer_ns": 1e6, "affected_ns": 26e6, "affected_peer_ns": 1e6}
+    assert bool(WORK.run(facts_of(make_job, row)).findings) is is_said
+
+
 def test_launches_that_its_peers_do_not_make_are_work(make_job: MakeJob) -> None:
     row = MORE | {"kind": "call", "name": "cudaLaunchKernel", "peer_calls_count": 1.0}
     assert [f.scope.ranks for f in WORK.run(facts_of(make_job, row)).findings] == [(2,)]

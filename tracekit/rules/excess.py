@@ -398,9 +398,10 @@ def _at_random_ns(row: Row, limits: ExcessThresholds) -> float:
 
 def _more_work_ns(row: Row) -> float:
     """The part of a row's excess that calls beyond its peers', and inputs larger than theirs, would
-    take at their pace: as much longer as the inputs are larger."""
+    take at their pace: as much longer as the inputs are larger. Operations that outnumber theirs
+    are others, whose pace they do not tell: all of it."""
     calls, peers = float(row["calls_count"]), float(row["peer_calls_count"] or 0)
-    if peers <= 0:
+    if peers <= 0 or (row["kind"] != "call" and calls - peers > peers):
         return float(row["excess_ns"])
     larger = max(0.0, float(row["input_ratio"] or 1.0) - 1)
     more_calls = max(0.0, calls - peers) + calls * larger

@@ -37,35 +37,14 @@ WITH
         WHERE launch_thread IS NOT NULL
     ),
     events AS (
-        SELECT
-            source_id,
-            thread,
-            place,
-            attempt,
-            rank,
-            capture_id,
-            name,
-            start_ns,
-            start_ns + dur_ns AS end_ns,
-            FALSE AS is_range
+        SELECT host_op.*, start_ns + dur_ns AS end_ns, FALSE AS is_range
         FROM host_op
         SEMI JOIN threads USING (source_id, thread)
-        WHERE rank IS NOT NULL
-        UNION ALL
-        SELECT
-            source_id,
-            thread,
-            place,
-            attempt,
-            rank,
-            capture_id,
-            name,
-            start_ns,
-            start_ns + dur_ns,
-            TRUE
+        UNION ALL BY NAME
+        SELECT annotation.*, start_ns + dur_ns AS end_ns, TRUE AS is_range
         FROM annotation
         SEMI JOIN threads USING (source_id, thread)
-        WHERE rank IS NOT NULL AND NOT coalesce(is_gpu_twin, FALSE)
+        WHERE NOT coalesce(is_gpu_twin, FALSE)
     ),
     -- A quarter of an interval at a time, so that few rows are sorted: each stretch of half an
     -- interval has one in which nothing begins or ends.
@@ -75,6 +54,7 @@ WITH
             thread,
             unnest([start_ns, end_ns]) AS time_ns
         FROM events
+        WHERE rank IS NOT NULL
     ),
     lively AS (
         SELECT
@@ -102,7 +82,16 @@ WITH
             quiet.thread,
             quiet.start_ns,
             quiet.end_ns,
-            arg_min(events, {'place': events.place, 'is_range': is_range}) AS event,
+            arg_min(
+                {
+                    'place': place,
+                    'name': name,
+                    'attempt': attempt,
+                    'rank': rank,
+                    'capture_id': capture_id
+                },
+                {'place': place, 'is_range': is_range}
+            ) AS event,
             bool_or(events.start_ns = quiet.start_ns AND NOT is_range) AS is_whole
         FROM quiet
         JOIN events

@@ -60,7 +60,7 @@ WITH
         SELECT
             source_id,
             thread,
-            time_ns * 4 // $interval_ns AS quarter,
+            time_ns // greatest($interval_ns // 4, 1) AS quarter,
             min(time_ns) AS first_ns,
             max(time_ns) AS last_ns
         FROM moments

@@ -109,3 +109,8 @@ def test_a_recorded_job_is_told_what_the_thread_costs_it(
     assert "slow-host" not in findings and "counters" not in found.confidence.basis
     with api.open(LOCK / "free") as run:
         assert not run.diagnose(select=["gil-contention"]).findings
+
+
+def test_without_steps_nothing_is_said(make_job: MakeJob) -> None:
+    (missing,) = look("gil-contention", make_job(steps_count=0)).not_checked
+    assert "step" in missing.needs

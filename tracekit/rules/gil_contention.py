@@ -37,7 +37,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracekit.findings import Evidence, Finding
-from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
+from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
 from tracekit.rules.stalls import (
     StallSummary,
     StallText,
@@ -91,10 +91,11 @@ TEXT = StallText(
 
 def evaluate(facts: Facts, limits: GilContentionThresholds) -> RuleOutcome:
     """The ranks whose waits for the lock delay the job."""
+    if not len(facts.steps):
+        return facts.lacking(*NO_STEPS)
     rows = [row for row in facts.of(TEXT.query) if _is_contended(row, limits)]
     if not rows:
-        is_host_side = facts.ranks and not facts.has_gpu
-        is_recorded = facts.of(TEXT.query) or facts.of(LAUNCHES) or is_host_side
+        is_recorded = facts.of(TEXT.query) or facts.of(LAUNCHES) or not facts.has_gpu
         return RuleOutcome() if is_recorded else facts.lacking(TEXT.needs, TEXT.capture)
     outcome = evaluate_stalls(facts, limits, TEXT, step_delays(facts.steps, rows, limits))
     return replace(

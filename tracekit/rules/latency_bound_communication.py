@@ -258,7 +258,7 @@ def _finding(
 def _words(small: Small) -> str:
     """How many of which calls, how large, and how long each takes."""
     kind = f"{safe(small.kind)} " if small.kind else ""
-    size = f" of {small.message_bytes / 1e3:g} kB" if small.message_bytes else ""
+    size = f" of {small.message_bytes / 1e3:.3g} kB" if small.message_bytes else ""
     name = small.op.replace("_", "-")
     return f"{small.calls:.0f} {kind}{name}{size} ({seconds(small.transfer_ns / 1e9)} each)"
 

@@ -111,3 +111,4 @@ def test_experts_get_unequal_shares_so_no_stage_is_slow_for_them(make_job: MakeJ
     job = heavy_job(make_job)
     job = replace(job, rows={**job.rows, "comm_summary": [{"op": "all_to_all"}]})
     assert not GPU.run(job).findings
+    assert [f.scope.ranks for f in STAGES.run(job).findings] == [(3,)]

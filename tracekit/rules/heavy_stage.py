@@ -21,7 +21,7 @@ from tracekit.rules.prices import PriceThresholds, at_most, by_replay, disagreei
 from tracekit.rules.thresholds import threshold
 from tracekit.wording import ranks_phrase, seconds, share
 
-QUERIES = ("step_breakdown", SUMMARY_QUERY, "stage_balance", "bubble", EXCESS)
+QUERIES = ("step_breakdown", SUMMARY_QUERY, "stage_balance", "bubble", "comm_summary", EXCESS)
 
 
 class HeavyStageThresholds(ExcessThresholds, PriceThresholds):
@@ -219,5 +219,8 @@ def _longer_ns(stages: Sequence[pipeline.Stage], heavy: pipeline.Stage) -> float
 
 def _same_work_ns(facts: Facts, heavy: pipeline.Stage) -> float:
     """What calls take longer at the stage that are as many as the other stages', on inputs that
-    were recorded and are as large: of its ranks the least."""
+    were recorded and are as large: of its ranks the least. None where tokens are exchanged: how
+    many an expert gets, calls need not tell."""
+    if any(row["op"] == "all_to_all" for row in facts.of("comm_summary")):
+        return 0.0
     return min(longer_calls(facts, rank, "job") for rank in heavy.ranks)

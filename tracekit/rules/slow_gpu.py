@@ -103,7 +103,7 @@ def evaluate(facts: Facts, limits: SlowGpuThresholds) -> RuleOutcome:
     if not facts.has_gpu:
         return facts.lacking(*NO_GPU)
     alone = slow_alone(facts, limits)
-    if alone is not None and not has_uneven_work(facts, limits):
+    if alone is not None:
         return RuleOutcome(findings=(_at_its_stage(facts, limits, alone),))
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")

@@ -108,7 +108,7 @@ class SlowHostThresholds(SlowerThresholds, HeavyStageThresholds):
 def evaluate(facts: Facts, limits: SlowHostThresholds) -> RuleOutcome:
     """One finding for each rank that its host holds up; a host whose ranks all are is named."""
     alone = None if facts.has_gpu else slow_alone(facts, limits)
-    if alone is not None and not has_uneven_work(facts, limits):
+    if alone is not None:
         return RuleOutcome(findings=(_at_its_stage(facts, limits, alone),))
     if matched_note(facts) is None:
         return facts.lacking(why_unmatched(facts), "profile all ranks in the same steps")

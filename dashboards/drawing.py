@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from tracekit.errors import QueryError, TracekitError, where_raised
 
@@ -20,16 +21,14 @@ Rows = Mapping[str, Sequence[Row]]
 """Rows by the query that gave them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """A figure, and what it shows in words: for who cannot see it, and for who has no time to."""
 
     figure: Figure
     says: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotDrawn:
+class NotDrawn(Struct, frozen=True):
     """Why something of a page could not be made, other than that there is nothing to show."""
 
     why: str
@@ -59,8 +58,7 @@ SECTIONS = {
 """Parts of a page by name, in order, with their titles."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table of a page: columns of (title, kind), where the kind is ``n`` for numbers, ``text``
     for sentences, ``name`` or ``path`` for code, or empty. A cell is text, or (text, what it is
     sorted by)."""
@@ -72,8 +70,7 @@ class Table:
     rows: Sequence[Sequence[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """A named table of a page: its title and section, the query it reads, and the function from
     that query's rows to the table, or to None where they hold nothing."""
 
@@ -89,8 +86,7 @@ class Listing:
 Draw = Callable[[Rows, "Sequence[Finding]"], "Drawing | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """A named figure: what it is called, the queries it reads, and the function that draws it.
 
     ``draw`` is given the rows of these queries and the findings in the order of the report (empty

@@ -7,11 +7,12 @@ import os
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from tracekit.errors import InputError
 from tracekit.ingest import streams
@@ -243,8 +244,7 @@ def _open_tar(path: str) -> DecompressedStream:
     return decompressed(Path(path).open("rb", buffering=0))
 
 
-@dataclass(slots=True)
-class _Cursor:
+class _Cursor(Struct):
     """Where one reader of a compressed archive stands, and what it saw of the member there."""
 
     stream: DecompressedStream

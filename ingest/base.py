@@ -8,8 +8,9 @@ belongs to (rank, attempt, capture, clock) is derived later from all files toget
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,8 +20,7 @@ STEP_PATTERN = "step_pattern"
 Status = Literal["ok", "partial", "empty", "unreadable", "unrecognised"]
 
 
-@dataclass(frozen=True, slots=True)
-class IngestOptions:
+class IngestOptions(Struct, frozen=True):
     """What the user may ask of an ingestor."""
 
     stacks: bool = False
@@ -29,8 +29,7 @@ class IngestOptions:
     """Threads that one file may take: what is read of it is the same by any number of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True):
     """A file, or a member of an archive, to be read.
 
     ``path`` is what the user sees (``archive!member`` for members). ``open`` gives the bytes
@@ -54,8 +53,7 @@ class SourceFile:
     training log one pair: STEP_PATTERN and a regular expression."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recognition:
+class Recognition(Struct, frozen=True):
     """What a file is, and why. ``ingestor`` is None where nothing here can read it."""
 
     kind: str

@@ -10,10 +10,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from tracekit.errors import InputError
 from tracekit.ingest.base import SourceFile

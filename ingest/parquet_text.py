@@ -12,10 +12,11 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+
+from msgspec.structs import replace
 
 from tracekit.errors import InputError
 

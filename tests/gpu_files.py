@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from memory_sink import MemorySink, source_of
+from msgspec.structs import replace
 
 from tracekit.ingest import ingestor, recognise
 from tracekit.ingest.base import IngestOptions

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from conftest import JobRows
+from msgspec.structs import replace
 
 from tracekit.findings import Finding
 from tracekit.rules import Facts, RuleOutcome

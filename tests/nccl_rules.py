@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import duckdb
 import pytest
 import topologies as topology
+from msgspec.structs import replace
 from source_tables import create_table
 
 import nccl_logs as logs

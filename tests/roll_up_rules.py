@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from tracekit.job import parse_job
 from tracekit.rules import rule
 from tracekit.rules.base import Facts
@@ -40,7 +42,7 @@ gpu = "NVIDIA A100-SXM4-80GB"
 
 def with_job(job: Any, text: str = JOB, **known: Any) -> Facts:
     found: Facts = job.facts(**known)
-    return Facts(**{**found.__dict__, "description": parse_job(text.encode(), "/data/job.toml")})
+    return replace(found, description=parse_job(text.encode(), "/data/job.toml"))
 
 
 def peak(mfu: float) -> str:

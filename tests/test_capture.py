@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 from memory_sink import MemorySink
+from msgspec.structs import replace
 
 from tracekit.capture import KINDS, script
 from tracekit.errors import UsageError

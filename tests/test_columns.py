@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit.schema import TABLES, Table
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import telemetry
+from msgspec.structs import replace
 
 import tracekit
 from soaks import examples, soak

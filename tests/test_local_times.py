@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 from tracekit.derive.placement.sources import Source
 from tracekit.derive.placement.timebase import assume_utc, time_notes
@@ -15,11 +15,7 @@ BEGIN_NS = 1_770_000_000 * 10**9
 
 
 def source(path: str, kind: str, basis: str, first_h: float, last_h: float) -> Source:
-    given: dict[str, Any] = {
-        f.name: None
-        for f in fields(Source)
-        if f.init and f.default is MISSING and f.default_factory is MISSING
-    }
+    given: dict[str, Any] = {f.name: None for f in fields(Source) if f.required}
     given |= {
         "source_id": 0, "path": path, "kind": kind, "time_basis": basis, "status": "ok",
         "start_ns": BEGIN_NS + round(first_h * HOUR_NS),

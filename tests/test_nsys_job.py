@@ -13,11 +13,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nsys_exports import Export, export_of, global_id
 
 from soaks import soak

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import samples
+from msgspec.structs import replace
 
 from soaks import soak
 from tracekit import priced

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit import api, catalog, waits_elsewhere
 from tracekit.cli.app import main

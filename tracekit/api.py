@@ -14,10 +14,12 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit import cache, runs, store
 from tracekit.cluster import Cluster, cluster_of
@@ -59,8 +61,7 @@ SHOWN_PATHS = 3
 _LOG = logging.getLogger("tracekit")
 
 
-@dataclass(repr=False)
-class OpenRun:
+class OpenRun(Struct, dict=True, weakref=True):
     """An open run: query it, run SQL on it, diagnose it. Close it, or use it in ``with``."""
 
     run: store.Run

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +30,7 @@ FEW_NODES = 32
 """Of so many clocks the meetings are looked up one by one; of more, every meeting is asked."""
 
 
-@dataclass(frozen=True)
-class Meetings:
+class Meetings(Struct, frozen=True):
     """Operations (rows) in which many clocks (columns) meet.
 
     By one row, the offset of c exceeds that of d by at most ``exit_ns[d] - entry_ns[c]``. Each row

@@ -24,8 +24,9 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from tracekit.errors import StoreError, UsageError
 from tracekit.schema import REGISTRY_VERSION
@@ -43,8 +44,7 @@ CACHED_MARK = "tracekit-cached.json"
 _NAME = re.compile(r"[0-9a-f]{24}")
 
 
-@dataclass(frozen=True, slots=True)
-class CachedRun:
+class CachedRun(Struct, frozen=True):
     """One run in the cache."""
 
     path: Path

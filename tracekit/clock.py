@@ -19,8 +19,9 @@ where they scatter little and do not depend on the size of the operation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tracekit.bounds import UNBOUND, Bounds, Meetings, Search, without_own
 
@@ -66,8 +67,7 @@ SIZE_RATIO = 4
 """Sizes that far apart tell whether ends depend on size."""
 
 
-@dataclass(frozen=True)
-class Instances:
+class Instances(Struct, frozen=True):
     """Matched instances of one communicator, as members (columns) by instances (rows).
 
     Times are on each member's own clock; a member that an instance lacks has ``start`` very
@@ -82,8 +82,7 @@ class Instances:
     """Column 0 sends to column 1: only "no receive ends before its send begins" holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(Struct, frozen=True):
     """What is added to a clock's times: offset + drift * (time - origin)."""
 
     clock_id: int

@@ -22,10 +22,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import Struct, field
 
 from tracekit.errors import (
     ClusterError,
@@ -85,8 +86,7 @@ class FailedTaskError(Exception):
         """The name of the error's class."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Told(Generic[Result]):
+class _Told(Struct, Generic[Result], frozen=True):
     """What a worker says of a task."""
 
     worker: str
@@ -98,8 +98,7 @@ class _Told(Generic[Result]):
     """Of its tracekit, where it is another than that of who asks: nothing was done."""
 
 
-@dataclass
-class _Task(Generic[Item]):
+class _Task(Struct, Generic[Item]):
     item: Item
     tries: int = 0
     failed_on: set[str] = field(default_factory=set)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from tracekit.errors import QueryError
 from tracekit.port_traffic import across_ports, says_layout
@@ -51,7 +52,7 @@ def diagnosed(
     """The report of the run that is asked, and the facts that it was made of.
 
     ``job`` and ``inputs`` default to what the run's own tables say; give ``job`` to add what a
-    job.toml knows (``dataclasses.replace(job_facts(answers), world_size=64)``). Rows of other
+    job.toml knows (``msgspec.structs.replace(job_facts(answers), world_size=64)``). Rows of other
     attempts than ``job.attempt`` are left out. ``filled`` names the tables that have rows, so that
     queries which can find nothing are not planned; None: ask them all. ``description`` is what the
     user says of the job.

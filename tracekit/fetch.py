@@ -8,9 +8,10 @@ import io
 import re
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tracekit import cache
 from tracekit.errors import DamagedRunError, StoreError
@@ -108,8 +109,7 @@ def fetched(uri: str) -> Path:
     return folder
 
 
-@dataclass(frozen=True, slots=True)
-class InPlace:
+class InPlace(Struct, frozen=True):
     """A generation of a run that is read where it lies."""
 
     folder: Path

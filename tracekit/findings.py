@@ -1,6 +1,6 @@
 """What a diagnosis is made of: findings, their evidence, impact, severity and confidence.
 
-The dataclasses here are the wire format too: field names are the keys of the JSON that
+The records here are the wire format too: field names are the keys of the JSON that
 ``diagnose`` prints, so renaming one breaks a public contract.
 """
 
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.reliability import KINDS, counted, precision
 from tracekit.wording import cut, escaped, pairs, ranges, safe, seconds
@@ -71,8 +73,7 @@ def severity_of(
     return min(max(severity, least, key=lambda s: s.weight), cap, key=lambda s: s.weight)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchCount:
+class BenchCount(Struct, frozen=True, kw_only=True):
     """Findings of this rule at this level that the accuracy bench saw, and how many were right."""
 
     jobs: Literal["simulated", "recorded"]
@@ -80,8 +81,7 @@ class BenchCount:
     findings_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confidence:
+class Confidence(Struct, frozen=True, kw_only=True):
     """How sure, and on what grounds.
 
     ``bench_precision`` is the share of this rule's findings at this level of evidence that were
@@ -120,8 +120,7 @@ def benched(rule: str, confidence: Confidence) -> Confidence:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """Where it happened: only what the fault itself sits on, never its victims.
 
     ``steps`` are closed ranges of job-level step numbers.
@@ -139,24 +138,21 @@ class Scope:
     identity_source: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class When:
+class When(Struct, frozen=True, kw_only=True):
     """First and last moment, ISO 8601 UTC; null where the clock has no known zero."""
 
     start_utc: str | None = None
     end_utc: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """Money a day, where prices are known."""
 
     amount: float | None = None
     currency: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Impact:
+class Impact(Struct, frozen=True, kw_only=True):
     """What it costs the job: the mean over all steady steps, affected or not.
 
     ``gpu_hours_per_day`` is step_ratio x world size x 24 h: the whole job waits.
@@ -197,8 +193,7 @@ def impact_of(s_per_step: float, step_s: float, gpus_count: int | None) -> Impac
     return Impact(s_per_step=s_per_step, step_ratio=ratio, gpu_hours_per_day=hours)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldUp:
+class HeldUp(Struct, frozen=True):
     """Why ranks that others wait for cost less than that: the others would be late as well."""
 
     waited_ns: float
@@ -207,8 +202,7 @@ class HeldUp:
     """Those that were taken out together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """What a step would take less, by which method, and between what bounds; in ns."""
 
     ns: float
@@ -248,22 +242,24 @@ class Price:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceRow:
+class EvidenceRow(Struct, frozen=True, kw_only=True):
     """A raw record that the evidence rests on: its file and its place in the file."""
 
     source: str
     place: str
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One number, the threshold it was held against (null: none), and the query it came from."""
+class _Number(Struct, frozen=True):
+    """What stands first in evidence, and may be given by position."""
 
     name: str
     value: float
     unit: str
-    _: KW_ONLY
+
+
+class Evidence(_Number, frozen=True, kw_only=True):
+    """One number, the threshold it was held against (null: none), and the query it came from."""
+
     threshold: float | None = None
     query: str | None = None
     params: dict[str, str | int | float | bool | None] = field(default_factory=dict)
@@ -308,8 +304,7 @@ class Evidence:
         return cls(name, float(ns) / 1e9, "s", threshold=least, query=query, rows=rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(Struct, frozen=True, kw_only=True):
     """Where the culprit may sit when it was not captured: the smallest set that the data allow."""
 
     ranks: tuple[int, ...] = ()
@@ -319,8 +314,7 @@ class Candidates:
     why: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that is wrong, whose it is, what it costs and what to do."""
 
     id: str
@@ -390,8 +384,7 @@ def _ranks_name(ranks: tuple[int, ...]) -> str:
     return f"{min(ranks)}+{len(ranks) - 1}-{digest}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotChecked:
+class NotChecked(Struct, frozen=True, kw_only=True):
     """A rule that could not say anything, what it lacks, and what would supply it."""
 
     rule: str
@@ -399,8 +392,7 @@ class NotChecked:
     capture: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """The one sentence that the report leads with; ``finding`` is the id that carries it.
 
     ``severity`` is that of what the sentence says, by its share of the step or of the window: what
@@ -413,8 +405,7 @@ class Verdict:
     severity: Severity | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetPart:
+class BudgetPart(Struct, frozen=True, kw_only=True):
     """A part of the mean step. All parts of a report add up to the step."""
 
     part: Part

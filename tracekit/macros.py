@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
+
+from msgspec import Struct
 
 MACRO_FILES: tuple[str, ...] = (
     "keys",
@@ -48,8 +49,7 @@ MACRO_FILES: tuple[str, ...] = (
 """Every subject, in an order in which no macro needs a later one."""
 
 
-@dataclass(frozen=True, slots=True)
-class MacroParam:
+class MacroParam(Struct, frozen=True):
     """A parameter; ``type`` is a DuckDB type, or ``TABLE(...)`` for the name of a table or CTE."""
 
     name: str
@@ -57,8 +57,7 @@ class MacroParam:
     doc: str
 
 
-@dataclass(frozen=True, slots=True)
-class Macro:
+class Macro(Struct, frozen=True):
     """A macro as its file declares it. ``sql`` is its statement, without the header."""
 
     name: str

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 LIBRARY = Path(__file__).with_name("libtracekit_kineto.so")
 INTERFACE = 2
@@ -76,8 +75,7 @@ def _loaded() -> ctypes.CDLL | None:
     return opened
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What a batch held that was read."""
 
     events: int

@@ -31,10 +31,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from tracekit import macros
 from tracekit.errors import UsageError
@@ -51,8 +52,7 @@ ASKED = re.compile(
 """When a diagnosis asks a query beyond the rules that read it, or only then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(Struct, frozen=True):
     """A named parameter. ``choices`` is empty where any value of the type will do."""
 
     name: str
@@ -80,8 +80,7 @@ class Param:
         return parsed
 
 
-@dataclass(frozen=True, slots=True)
-class QueryColumn:
+class QueryColumn(Struct, frozen=True):
     """An output column: its DuckDB type and its meaning with unit."""
 
     name: str
@@ -89,8 +88,7 @@ class QueryColumn:
     doc: str
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """A named query as its file declares it. ``sql`` is the file's text, header included."""
 
     name: str

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
+
+from msgspec import Struct
 
 Jobs = Literal["simulated", "recorded"]
 KINDS: tuple[Jobs, ...] = ("simulated", "recorded")
@@ -20,8 +21,7 @@ MIN_COUNT = 10
 """Findings from which a share is quoted: of fewer, one more would move it by a tenth."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """Findings of one rule at one level on one kind of jobs, and how many were right."""
 
     right_count: int

@@ -7,11 +7,11 @@ by its matched collectives.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from tracekit.errors import InputError
 from tracekit.store import arrow_table, release_freed

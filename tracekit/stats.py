@@ -10,8 +10,9 @@ their false discovery rate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,8 +81,7 @@ def without(ranks: Floats, control: Floats) -> Floats:
     return np.asarray(y - slope * x)
 
 
-@dataclass(frozen=True, slots=True)
-class LagResult:
+class LagResult(Struct, frozen=True):
     """The strongest correlation over the lags, and how often chance does as well."""
 
     rho: float

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tracekit.wording import shell_path, shell_word
 
@@ -26,8 +27,7 @@ _PARTS: Mapping[str, frozenset[str]] = {
 """Options of a selection that a command knows; the others know all."""
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """Paths of the files or of a run, and the options that decide what of them is read."""
 
     paths: tuple[str, ...]

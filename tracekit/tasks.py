@@ -7,11 +7,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from msgspec import Struct
 
 from tracekit.store import beside
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Task(Generic[T]):
+class Task(Struct, Generic[T], frozen=True):
     """Something with a name, which begins when the tasks that it needs are done.
 
     ``begin`` and ``end`` run in the thread of whoever asks; where ``begin`` says no, the task is

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Literal
+
+from msgspec import Struct, field
 
 from tracekit.drafts import replacing
 from tracekit.wording import plural, ranges, runs, safe
@@ -53,8 +54,7 @@ NESTING = frozenset({0, 1})
 _CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RankLine:
+class RankLine(Struct, frozen=True):
     """A rank of the timeline."""
 
     rank: int
@@ -67,8 +67,7 @@ class RankLine:
     """Whether its times may be set beside those of other ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A finding on the timeline: where it holds, and what it says."""
 
     label: str
@@ -79,8 +78,7 @@ class Mark:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Which part of a run is drawn. None: all of it."""
 
     detail: Detail = "all"
@@ -91,8 +89,7 @@ class Plan:
     """What is left out, and why, for people."""
 
 
-@dataclass
-class Written:
+class Written(Struct):
     """What a timeline file holds."""
 
     path: Path
@@ -209,8 +206,7 @@ def _named(steps: Sequence[int]) -> str:
 # --- lanes --------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Slice:
+class Slice(Struct):
     """A slice as it is drawn: its row, and where it begins and ends."""
 
     row: Row
@@ -218,8 +214,7 @@ class Slice:
     end_ns: int
 
 
-@dataclass(slots=True)
-class _Lane:
+class _Lane(Struct):
     tid: int
     open: list[Slice] = field(default_factory=list)
     """Slices that have not ended, the outermost first; on a flat track the last one only."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.port_traffic import across_ports, says_layout
 
@@ -28,8 +30,7 @@ OPTIONAL = ("embedding", "edp")
 may travel in groups that are not told apart."""
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What one kind of group and operation should do on a mean rank in a step."""
 
     calls: float | None

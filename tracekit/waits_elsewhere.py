@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit import catalog
 from tracekit.answers import Answers
@@ -65,8 +67,7 @@ _CALLS = "FROM collective_calls()"
 _WAITS = "FROM owned_waits()"
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A part of a run that a worker works on."""
 
     which: int

@@ -10,7 +10,8 @@ without ``cgroup.procs`` of nobody.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tracekit.ingest.base import Recognition, Sink, SourceFile, write_columns
 from tracekit.ingest.counters.names import node_of_path
@@ -59,8 +60,7 @@ def sniff(head: bytes, name: str) -> Recognition | None:
     return Recognition(NAME, "where processes may run, and their memory", NAME)
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """A cgroup: what its processes may, and which they are with their lines."""
 
     cpus: str | None = None

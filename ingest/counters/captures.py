@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.counters import times

@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.errors import InputError
 from tracekit.ingest import streams
@@ -59,8 +61,7 @@ MIN_COLUMNS = 2
 """Columns of known counters from which a header is surely one of devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Which column is what, and why some are nothing."""
 
     head: Head

@@ -8,9 +8,10 @@ proved): what rests on such a file alone is at most a note.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
 
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 from tracekit.ingest.counters import plain_table
@@ -32,8 +33,7 @@ class Format(NamedTuple):
     """Where its times come from before the file's name and modification time are asked."""
 
 
-@dataclass(slots=True)
-class Family:
+class Family(Struct):
     """An ingestor. Its module is imported when a file is looked at."""
 
     name: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from tracekit.ingest.base import Severity
 
@@ -136,8 +137,7 @@ class Report(NamedTuple):
     fields: list[str]
 
 
-@dataclass(slots=True)
-class _Counted:
+class _Counted(Struct):
     place: int
     time_ns: int | None
     severity: Severity
@@ -147,16 +147,14 @@ class _Counted:
     last_ns: int | None = None
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     place: int
     time_ns: int | None
     since_ns: int | None
     said: dict[str, str]
 
 
-@dataclass(slots=True)
-class KernelReports:
+class KernelReports(Struct):
     """Collects the reports of one log, line by line."""
 
     left_out: int = 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec.structs import replace
 
 from tracekit.ingest import files, streams
 from tracekit.ingest.counters import times

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from tracekit.ingest.lines import raw_lines
 
@@ -42,8 +42,7 @@ _END = re.compile(rb"\]\s*+\]")
 _NOT_DIGITS = b'["\t\r\n '
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """Some pairs of one series, in order."""
 
     place: int

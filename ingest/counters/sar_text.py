@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
+
+from msgspec import Struct
 
 from tracekit.errors import InputError
 from tracekit.ingest import streams
@@ -101,8 +102,7 @@ def read(source: SourceFile, sink: Sink) -> None:
         report.finish(streams.stream_problem(stream))
 
 
-@dataclass(slots=True)
-class _Table:
+class _Table(Struct):
     """A subject's table, which goes on where its header is printed again."""
 
     names: list[str]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
+
+from msgspec import Struct, field
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.counters.names import pci_address
@@ -53,8 +54,7 @@ class NicPort(NamedTuple):
     speed_bits_s: float | None
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """GPUs and NICs of one host."""
 
     gpus: tuple[str, ...]

@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 
 import msgspec
 import numpy as np
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
 from tracekit.ingest.kineto import times
 from tracekit.ingest.kineto.model import CATEGORIES, FREQUENT, Event, Family, Kind, family
@@ -39,8 +38,7 @@ _NONE = np.zeros(0, np.int64)
 _NONE_KNOWN = np.zeros(0, np.bool_)
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """Events of one category, with their places and exact times."""
 
     category: str
@@ -68,8 +66,7 @@ class Group:
             self.us = None
 
 
-@dataclass(slots=True)
-class Decoded:
+class Decoded(Struct):
     """What a batch holds: groups, and the events that no struct fits (by place)."""
 
     groups: list[Group] = field(default_factory=list)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.ingest.kineto.collectives import rank_list
 from tracekit.ingest.traces import names
@@ -34,8 +35,7 @@ _BASE_KEY = b'"baseTimeNanoseconds"'
 _BASE = re.compile(rb'(?<!\\)"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})"?')
 
 
-@dataclass(slots=True)
-class PgConfig:
+class PgConfig(Struct):
     """One process group that ``distributedInfo`` lists."""
 
     name: str | None
@@ -45,8 +45,7 @@ class PgConfig:
     ranks: tuple[int, ...] | None
 
 
-@dataclass(slots=True)
-class Header:
+class Header(Struct):
     """What is kept of the keys."""
 
     schema_version: str | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tracekit.ingest.kineto.collectives import Meta
 
 
-@dataclass(frozen=True, slots=True)
-class HostComm:
+class HostComm(Struct, frozen=True):
     """A host range around a collective: ``record_param_comms``, or ``nccl:all_reduce``."""
 
     pid: int | None

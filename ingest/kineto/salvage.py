@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from tracekit.ingest.base import Sink
 from tracekit.ingest.kineto.decode import REFUSED, Decoded, Decoder
@@ -191,8 +190,7 @@ def is_event(text: bytes) -> bool:
 # --- pieces --------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Salvaged:
+class Salvaged(Struct):
     """What became of damaged text."""
 
     events: int = 0

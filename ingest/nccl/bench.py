@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tracekit.ingest.base import Sink
 from tracekit.ingest.nccl.lines import without_launcher
@@ -49,8 +50,7 @@ RATIO_TOLERANCE = 0.01
 Event = Callable[[int, str, str, list[str]], None]
 
 
-@dataclass
-class Section:
+class Section(Struct):
     """One benchmark of a file: from its header to its average."""
 
     place: int

@@ -9,8 +9,9 @@ where only one live communicator of the process fits, or not at all: null rather
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.ingest.nccl.lines import Speaker
 from tracekit.ingest.nccl.rows import Rows, as_int, pci, pointer
@@ -35,8 +36,7 @@ def words(text: bytes) -> dict[bytes, bytes]:
     return dict(reversed(_WORDS.findall(text)))
 
 
-@dataclass(slots=True, eq=False)
-class Comm:
+class Comm(Struct, eq=False):
     """A communicator as one rank of it logged it."""
 
     process: Process
@@ -81,8 +81,7 @@ class Comm:
         return self.others - 1
 
 
-@dataclass(slots=True)
-class ProcessState:
+class ProcessState(Struct):
     """What is known of one process."""
 
     comms: int = 0

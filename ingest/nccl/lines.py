@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is cut in pieces of this size: no line of NCCL's comes near it."""
@@ -58,8 +60,7 @@ _TABLE_REST = re.compile(rb"[-+\d.eE]*")
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
 
 
-@dataclass(frozen=True, slots=True)
-class Speaker:
+class Speaker(Struct, frozen=True):
     """A thread of a process on a host, as a prefix names it."""
 
     node: str | None
@@ -70,11 +71,11 @@ class Speaker:
     tag: int | None = None
     """Task number that the launcher put before the line."""
     tag_kind: str | None = None
-    process: tuple[str | None, int] = field(init=False)
+    process: tuple[str | None, int] = (None, 0)
     """Who owns communicators and pointers."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "process", (self.node, self.pid))
+        force_setattr(self, "process", (self.node, self.pid))
 
 
 class Message(NamedTuple):

@@ -7,7 +7,8 @@ of a closed list; an environment variable's value only if the variable is on the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.ingest.nccl.rows import name_of
 
@@ -56,8 +57,7 @@ _SAFE_VALUE = re.compile(rb"[\w.,:;^=+|/<>\[\]-]{0,120}")
 _PATH_LIKE = re.compile(rb"^[/.~]|/.*/")
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """A message: what must be in it, and how its values are named."""
 
     code: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
 from tracekit.ingest.nccl import lines
@@ -48,8 +49,7 @@ def read(source: SourceFile, sink: Sink, options: IngestOptions) -> None:
     _Reader(source, sink).run()
 
 
-@dataclass(slots=True)
-class _Count:
+class _Count(Struct):
     """So many ranks have launched so much, and those of them that are listed."""
 
     place: int

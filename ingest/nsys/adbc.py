@@ -15,9 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tracekit.ingest.nsys.adbc_program import DAMAGED, DONE, NO_DRIVER, WRONG_TYPE
 
@@ -56,8 +57,7 @@ def is_there() -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """A statement whose answer has a row too many in front, and the columns between a row's id and
     the last one, which tells whether a text is too long."""
 

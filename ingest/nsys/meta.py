@@ -7,7 +7,8 @@ listed here leave this module, and only with values of the shape that is written
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tracekit.ingest.nsys.database import Tables
 
@@ -59,8 +60,7 @@ _UUID = re.compile(r"[0-9a-fA-F-]{32,40}")
 _PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])")
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """A process that put work on a device."""
 
     global_pid: int
@@ -74,8 +74,7 @@ class Process:
         return f"device={self.device},pid={self.pid}"
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A device that the export describes."""
 
     gpu: int
@@ -87,8 +86,7 @@ class Gpu:
     memory_bytes: int | None
 
 
-@dataclass(slots=True)
-class Meta:
+class Meta(Struct):
     """Facts about the whole export."""
 
     product: str | None = None

@@ -12,11 +12,11 @@ import struct
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from tracekit.ingest.nsys.database import Tables
 from tracekit.ingest.traces.names import collective_name
@@ -60,8 +60,7 @@ class Call(NamedTuple):
     thread: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """What payloads say of one kernel."""
 
     op: str | None = None
@@ -73,16 +72,14 @@ class Said:
     """Of an all-to-all, which states what it sends and what it receives."""
 
 
-@dataclass(slots=True)
-class Communicator:
+class Communicator(Struct):
     """A communicator as its creation stated it."""
 
     ranks_count: int
     rank: int
 
 
-@dataclass(slots=True)
-class Payloads:
+class Payloads(Struct):
     """Decodes payloads of one process and answers for launches."""
 
     schemas: dict[tuple[int, int], list[Entry]] = field(default_factory=dict)

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tracekit.errors import InputError, UsageError
 from tracekit.ingest import streams

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 COARSE = (
     r"(?i)^\s*(profilerstep|((global|train|training|model)[ _.:-]*)?(step|iteration|iter|batch))"
@@ -25,8 +26,7 @@ MAX_NAME = 300
 _ORDER = ("profilerstep", "step", "iteration", "iter", "batch")
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(Struct, frozen=True):
     """A range that may mark a step."""
 
     row: int

@@ -7,18 +7,16 @@ join asks every range about every launch; ranges nest, so a stack answers in one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Int64s = npt.NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(slots=True)
-class Launched:
+class Launched(Struct):
     """Launch calls that put work on a device, and when that work ran."""
 
     thread: Int64s
@@ -30,8 +28,7 @@ class Launched:
     """End of the latest."""
 
 
-@dataclass(slots=True)
-class Projection:
+class Projection(Struct):
     """What each range launched; one entry a range."""
 
     first: Int64s

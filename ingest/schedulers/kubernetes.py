@@ -21,10 +21,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Sink, SourceFile, stated_host, write_columns
@@ -95,8 +97,7 @@ _YAML_KINDS = re.compile(r"(?m)^ {0,4}kind: (?:Pod|Event|List|PodList|EventList)
 _GAP = re.compile(r"\S+(?: \S+)*")
 
 
-@dataclass(slots=True)
-class _Pod:
+class _Pod(Struct):
     """A pod, as far as its object or its description says."""
 
     place: int | None
@@ -112,8 +113,7 @@ class _Pod:
     """Of the container that was started again most often."""
 
 
-@dataclass(slots=True)
-class _End:
+class _End(Struct):
     """How a container of it ended."""
 
     place: int | None = None
@@ -365,8 +365,7 @@ def _more_labels(pod: _Pod, name: str, value: str) -> None:
 # --- what is kept -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     place: int
     time_ns: int | None
     code: str

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from tracekit.ingest import streams
 from tracekit.ingest.base import Recognition, Severity, Sink, SourceFile, stated_host, write_columns
@@ -80,8 +81,7 @@ class _Row(NamedTuple):
     given: Mapping[str, str]
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(Struct):
     """A job once: sacct's line of it and those of its steps."""
 
     place: int

@@ -11,7 +11,8 @@ failed collective that PyTorch's NCCL watchdog prints from 2.4 on (torch/csrc/di
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tracekit.ingest.base import Sink, write_columns
 from tracekit.ingest.stackdumps.frames import MAX_FRAMES, frame
@@ -71,8 +72,7 @@ _LOCATION = re.compile(rb"\S{1,1000}")
 _WATCHDOG_FRAME = re.compile(rb"#\d{1,6} (.{1,300}) from (\S{1,1000}):(\d{1,9})\s*$")
 
 
-@dataclass(slots=True)
-class _Thread:
+class _Thread(Struct):
     """One whose frames are being read."""
 
     place: int
@@ -84,8 +84,7 @@ class _Thread:
     """Whether its frames are given as py-bt has them."""
 
 
-@dataclass(slots=True)
-class _Dump:
+class _Dump(Struct):
     """The threads of one process at one moment."""
 
     format: str

@@ -19,11 +19,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 from tracekit.ingest.base import Severity, Sink, stated_host, write_columns
 from tracekit.ingest.steplog.silence import Silence
@@ -338,8 +338,7 @@ class _Event(NamedTuple):
     """Whether a launcher says it, after its workers have ended."""
 
 
-@dataclass(slots=True)
-class _Traceback:
+class _Traceback(Struct):
     """One that is being read: all its lines stand behind the same prefix."""
 
     place: int
@@ -354,8 +353,7 @@ class _Traceback:
     lines_count: int = 0
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     """A failed worker in torchrun's summary."""
 
     place: int
@@ -363,8 +361,7 @@ class _Entry:
     given: dict[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Summary:
+class _Summary(Struct):
     """What torchrun says of failed workers, as far as it is read."""
 
     is_root: bool

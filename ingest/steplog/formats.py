@@ -24,7 +24,8 @@ that they run in linear time over whole blocks of lines.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _NUMBER = r"[-+\d.eE]+"
 PLAIN, COUNTED = "plain", "counted"
@@ -54,8 +55,7 @@ _OTHER_BARS = (
 """What bars that are none of the training say of themselves."""
 
 
-@dataclass(frozen=True)
-class StepFormat:
+class StepFormat(Struct, frozen=True):
     """One program's line of a step."""
 
     name: str

@@ -12,7 +12,8 @@ programs' sources print them:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tracekit.ingest.base import Severity, Sink, write_columns
 
@@ -32,8 +33,7 @@ MAX_RANKS = 4096
 MAX_REPORTS = 20_000
 
 
-@dataclass(slots=True)
-class _Report:
+class _Report(Struct):
     place: int
     by: str
     what: str

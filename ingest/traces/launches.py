@@ -6,11 +6,10 @@ kernel to its launch, the launch's time ties it to a step and to the ranges arou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct, field
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -18,8 +17,7 @@ MAX_SHARED = 64
 """Calls of one correlation that are looked at: processes of one file, and wrapped counters."""
 
 
-@dataclass(slots=True)
-class Launches:
+class Launches(Struct):
     """Launch calls by correlation."""
 
     _parts: list[tuple[Int64s, ...]] = field(default_factory=list)
@@ -93,8 +91,7 @@ class Launches:
         return rows, has_launch
 
 
-@dataclass(slots=True)
-class Ranges:
+class Ranges(Struct):
     """Ranges that do not overlap, such as steps: which one holds a moment."""
 
     _items: list[tuple[int, int, int]] = field(default_factory=list)

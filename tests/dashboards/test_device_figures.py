@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import duckdb
 import pyarrow as pa
 import pytest
 from matplotlib.colors import to_rgba
+from msgspec.structs import replace
 from source_tables import create_table
 
 from figure_rows import (

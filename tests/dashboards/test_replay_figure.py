@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import samples
+from msgspec.structs import replace
 from samples import pipe
 
 from tracekit.cli import main

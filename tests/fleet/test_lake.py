@@ -8,10 +8,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit import api, runs
 from tracekit.cli import main

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from fleet_nights import GPU_HOUR_EUR, GPU_WATTS, UPGRADE_DAY, Fleet, day_of

@@ -13,12 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from msgspec.structs import replace
 
 from fleet_nights import FIRST, Fleet, FleetLake, day_of, dies
 from soaks import soak

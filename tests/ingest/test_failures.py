@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from memory_sink import MemorySink, source_of
+from msgspec.structs import replace
 
 import nccl_logs
 from tracekit.ingest import ingestor, recognise

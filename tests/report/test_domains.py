@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from port_rules import port
 from tracekit.findings import Confidence, Evidence, Finding, Scope, Severity, impact_of

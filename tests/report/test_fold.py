@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit.findings import (
     Candidates,

@@ -6,12 +6,12 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit.dashboards import charts, drawn
 from tracekit.findings import BudgetPart

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 
 import tracekit
 from tracekit.report import InputFile, Report, build_report

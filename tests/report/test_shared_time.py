@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tracekit.findings import Confidence, Finding, Impact, Scope, Severity, When
 from tracekit.report.finding_words import price_words, sure_words

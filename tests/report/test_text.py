@@ -6,12 +6,12 @@ import html
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit.findings import BudgetPart, Evidence, Severity
 from tracekit.report import InputFile, Report, build_report

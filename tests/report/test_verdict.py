@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit.findings import Candidates, Confidence, Evidence, Finding, Impact, Scope, Severity
 from tracekit.report import DiagnoseConfig, InputFile, Report, Silence, build_report

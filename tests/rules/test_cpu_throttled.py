@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from host_rules import SECOND, MakeJob, in_steps, lacking_job, logged, pressure, stretch
 from late_jobs import MS, part
 from logged_rules import SUMMARY
+from msgspec.structs import replace
 
 from tracekit.findings import Severity, When
 from tracekit.rules import JobFacts, rule

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from late_jobs import MS, late_job
 from late_jobs import MakeJob as LateMakeJob
+from msgspec.structs import replace
 
 from excess_rules import DATA, INPUT, PAUSED, facts_of
 from stall_rules import MakeJob, look

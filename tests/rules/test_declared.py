@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 from failed_queries import ask_with_each_query_failed
+from msgspec.structs import replace
 
 from tracekit import catalog
 from tracekit.answers import Answers

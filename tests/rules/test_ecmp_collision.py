@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from link_rules import COLLIDED, MakeJob, job_of, only, unmatched, uplinks
 from tracekit.findings import Severity

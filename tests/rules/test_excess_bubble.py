@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from pipeline_rules import BUBBLE, MakeJob, Replayed, bubble_rows, facts, stage_rows
 from tracekit.findings import Severity

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from late_jobs import MS, MakeJob, coverage
+from msgspec.structs import replace
 
 from lateness_rules import LINK, exit_row
 from port_rules import held_back

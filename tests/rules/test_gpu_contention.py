@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from conftest import JobRows
 from logged_rules import SECOND, SUMMARY
+from msgspec.structs import replace
 
 from tracekit.findings import Severity
 from tracekit.rules import Facts, RuleOutcome, rule

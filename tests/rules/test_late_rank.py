@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from late_jobs import MS, MakeJob, coverage, late_job, late_step, part
+from msgspec.structs import replace
 
 from excess_rules import INPUT, MORE, PAUSED, SLOWER, facts_of, place_of
 from excess_rules import LATE as EXCESS_LATE

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from roll_up_rules import JOB, LARGE, LATENCY, MakeJob, latency, sizes, with_job
 from tracekit.findings import Severity

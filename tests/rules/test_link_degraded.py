@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from late_jobs import MS, MakeJob, coverage
+from msgspec.structs import replace
 
 from lateness_rules import LINK, bandwidth, exit_row, link_job
 from nccl_rules import BY_RANK, OOB, Build, failed, findings, text

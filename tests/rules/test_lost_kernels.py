@@ -6,8 +6,9 @@ The same on whole jobs, with files that were cut, is in tests/test_cut_traces.py
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from tracekit.catalog import queries
 from tracekit.report.build import build_report

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from link_rules import SPAN_S, MakeJob, job_of, only, port
 from pipeline_rules import Replayed

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from logged_rules import SECOND, SUMMARY, episode
+from msgspec.structs import replace
 
 from link_rules import MakeJob, job_of, only, port
 from port_rules import fabric, run

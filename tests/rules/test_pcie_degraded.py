@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from conftest import JobRows
+from msgspec.structs import replace
 
 from gpu_rules import growth, link, run
 from gpu_rules import only as gpu_only

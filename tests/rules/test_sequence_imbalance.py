@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pipeline_rules import SEQUENCE, MakeJob, Replayed, bubble_rows, lengths
 from tracekit.findings import Severity

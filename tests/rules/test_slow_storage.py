@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from host_rules import MakeJob, Row, in_steps, lacking_job, logged, stretch
+from msgspec.structs import replace
 
 from tracekit.rules import rule
 from tracekit.rules.base import Facts, RuleOutcome

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from late_jobs import part
+from msgspec.structs import replace
 
 from pipeline_rules import STAGES, MakeJob, Replayed, bubble_rows, facts, stage_rows
 from tracekit.findings import Severity

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit.derive import correlation
 from tracekit.errors import UsageError

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tracekit import traffic
 from tracekit.findings import Severity
@@ -71,7 +72,7 @@ def facts(
         for op, ns in (shares or {"all_reduce": 100}).items()
     ]
     found: Facts = made.facts(**job)
-    return Facts(**{**found.__dict__, "description": description})
+    return replace(found, description=description)
 
 
 def test_what_the_layout_needs_is_no_finding(make_job: MakeJob) -> None:
@@ -272,7 +273,7 @@ def test_hosts_that_are_no_separate_machines(
 def test_nccl_s_own_count_of_hosts_comes_first(make_job: MakeJob) -> None:
     found = facts(make_job, *spread())
     rows = {**found.rows, "nccl_groups": [{"kind": "tp"}]}
-    assert RULE.run(Facts(**{**found.__dict__, "rows": rows})) == RuleOutcome()
+    assert RULE.run(replace(found, rows=rows)) == RuleOutcome()
 
 
 def test_without_a_description_or_its_model_it_says_what_it_needs(make_job: MakeJob) -> None:
@@ -296,7 +297,7 @@ def reducing(make_job: MakeJob, *of_rounds: dict[str, Any], **given: Any) -> Rul
     """The rule without a job description, of a job that sends tensors and gradients."""
     found = facts(make_job, *healthy(), **{"text": "", **given})
     whole = {**found.rows, "gradient_rounds": list(of_rounds)}
-    return RULE.run(Facts(**{**found.__dict__, "rows": whole}))
+    return RULE.run(replace(found, rows=whole))
 
 
 def test_gradients_reduced_after_each_of_several_passes_need_no_description(
@@ -315,7 +316,7 @@ def test_gradients_reduced_after_each_of_several_passes_need_no_description(
     sizeless[1]["calls_per_step"] = 3.0
     made = facts(make_job, *sizeless, text="")
     whole = {**made.rows, "gradient_rounds": rounds()}
-    (found,) = RULE.run(Facts(**{**made.__dict__, "rows": whole})).findings
+    (found,) = RULE.run(replace(made, rows=whole)).findings
     assert found.impact.s_per_step == pytest.approx(0.040 * 3 / 4 * 3 / 4)  # by calls
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from late_jobs import MakeJob
+from msgspec.structs import replace
 
 from excess_rules import HOST, LARGER, MORE, PAUSED, SLOWER, WORK, facts_of
 from tracekit.rules.base import RuleOutcome

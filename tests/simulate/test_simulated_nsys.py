@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from soaks import soak
 from tracekit import api
@@ -48,7 +49,7 @@ def judged(folder: Path) -> dict[str, Any]:
         matched = run.run.con.execute(
             "SELECT count(*), count(*) FILTER (is_trusted), min(reason) FROM collective_match"
         ).fetchone()
-        replayed = vars(run.whatif())
+        replayed = asdict(run.whatif())
     return {
         "verdict": document.verdict,
         "findings": [

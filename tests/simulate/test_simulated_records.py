@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from soaks import soak
 from tracekit.simulate import Request, engine, prepare, records, write
@@ -28,7 +30,7 @@ def seen(request: Request) -> list[tuple[Any, ...]]:
 
 
 def plain(value: Any) -> Any:
-    return tuple(vars(value).items()) if hasattr(value, "__dict__") else value
+    return astuple(value) if isinstance(value, Struct) else value
 
 
 @pytest.mark.parametrize("layout", soak(LAYOUTS, fast=["cp4", "hsdp2", "pp4-zbh1-m8"]))

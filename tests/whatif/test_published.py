@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import samples
+from msgspec.structs import replace
 from samples import pipe
 
 from soaks import soak
@@ -166,7 +167,7 @@ def scaled(stage: int, dp: int, factor: float) -> Operations:
     ops = operations()
     chosen = (ops.stage == stage) & (ops.dp_rank == dp) & ops.is_type(*COMPUTE)
     longer = np.where(chosen, ops.duration_s * factor, ops.duration_s)
-    return Operations(**{**ops.__dict__, "duration_s": longer})
+    return replace(ops, duration_s=longer)
 
 
 PLACES = [(stage, dp) for stage in range(4) for dp in range(2)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from samples import pipe
 
 from tracekit.errors import InputError, UsageError
@@ -193,7 +193,7 @@ def test_a_receive_that_was_posted_early_does_not_begin_the_step() -> None:
     early = (ops.stage == 1) & ops.is_type("forward-recv") & (ops.sequence == 0)
     start = np.where(early, -4.0, ops.start_s)
     duration = np.where(early, 5.0, ops.duration_s)
-    found = analyse(Operations(**{**ops.__dict__, "start_s": start, "duration_s": duration}))
+    found = analyse(replace(ops, start_s=start, duration_s=duration))
     assert found.t_base_s == pytest.approx(9.0)
     assert found.refused is None
     assert pipe(found).replay_error_s == pytest.approx(0.0)
@@ -208,7 +208,7 @@ def test_a_refusal_says_before_which_operations_the_time_passed() -> None:
     waits |= (ops.stage == 0) & (ops.sequence == 0) & ops.is_type("backward-recv")
     start = ops.start_s + np.where(first | waits, 0.0, 2.0)
     duration = ops.duration_s + np.where(waits, 2.0, 0.0)
-    found = analyse(Operations(**{**ops.__dict__, "start_s": start, "duration_s": duration}))
+    found = analyse(replace(ops, start_s=start, duration_s=duration))
     assert found.t_base_s == pytest.approx(11.0)
     assert pipe(found).unplaced_by_optype_s["forward-compute"] == pytest.approx(2.0)
     assert pipe(found).unplaced_by_optype_s["backward-compute"] == pytest.approx(0.0)
@@ -476,7 +476,7 @@ def test_sequence_lengths_move_forward_and_backward_together() -> None:
 def test_a_refused_replay_claims_no_stage() -> None:
     ops = two_stages(2.0)
     late = ops.start_s + 5.0 * (ops.start_s > 7.0)  # five seconds that no operation accounts for
-    found = analyse(Operations(**{**ops.__dict__, "start_s": late}))
+    found = analyse(replace(ops, start_s=late))
     assert found.refused is not None
     assert pipe(found).judgement.kind == "unexplained"
     assert "REFUSED" in to_text(found)

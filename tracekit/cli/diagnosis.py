@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,6 +115,8 @@ def settings_of(config: Path | None = None) -> dict[str, Any]:
 def _name_config(run: OpenRun, config: Path | None) -> None:
     """Labels of findings depend on it: the next command must name it too."""
     if config is not None and run.target is not None:
+        from msgspec.structs import replace
+
         run.target = replace(run.target, config=str(config))
 
 

@@ -7,12 +7,12 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from tracekit.cli import options as o
 from tracekit.cli.diagnosis import ConfigOpt, FailOn, settings_of
@@ -122,7 +122,7 @@ def show(
     entry = lake_at(lake).entry(name)
     if entry.card is None:
         raise StoreError(f"{entry.name}: {entry.damage}", hint="tracekit lake rm, and ingest again")
-    said = {**asdict(entry.card), "path": str(entry.path)}
+    said = {**to_builtins(entry.card), "path": str(entry.path)}
     if as_json:
         write_text(json.dumps(said, indent=1) + "\n", None)
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +50,8 @@ def open_target(
             in_place=in_place,
         )
     if run.target is not None:
+        from msgspec.structs import replace
+
         run.target = replace(run.target, part=o.selection_words(selected))
     return run
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.cli.options import TableFormat
 from tracekit.cli.state import STATE, note, to_stdout
@@ -50,8 +49,7 @@ def write_bytes(data: bytes, path: Path) -> None:
     note(f"wrote {path}")
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """Columns as Python has them, to be written as an Arrow table is without Arrow's start."""
 
     column_names: list[str]

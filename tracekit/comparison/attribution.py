@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.comparison import interval
 from tracekit.comparison.model import Cause, Contribution, Interval, StepChange
@@ -46,8 +48,7 @@ class Place(NamedTuple):
     operation: str
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Steps of both sides as tables: one a run, a row a step, a column a place, in seconds."""
 
     places: tuple[Place, ...]

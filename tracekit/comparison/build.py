@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from tracekit.comparison import moved
 from tracekit.comparison.attribution import attribution, mean_step_s

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,8 +36,7 @@ class Label(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(Struct, frozen=True, dict=True):
     """Calls in preorder. The first is the step, below it are its threads.
 
     ``own_ns`` has a row a step and a column a call: the host's time in an operator and in none
@@ -154,8 +154,7 @@ _FIRST_DEPTH = 2
 """Depth of the first call: above it are the thread and the step."""
 
 
-@dataclass(frozen=True)
-class Alike:
+class Alike(Struct, frozen=True):
     """Steps of one rank that call the same: a tree, and the times of each."""
 
     rank: int
@@ -184,8 +183,7 @@ def called(rows: Iterable[Mapping[str, Any]]) -> Called:
     return stages
 
 
-@dataclass(frozen=True)
-class Typical:
+class Typical(Struct, frozen=True):
     """The typical step of a rank: ``tree`` has a row of times for each step that is like it."""
 
     rank: int

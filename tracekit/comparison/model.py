@@ -7,8 +7,9 @@ the baseline's: more time is more than 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 SCHEMA_VERSION = 1
 
@@ -42,8 +43,7 @@ every step."""
 EditedKind = Literal["operator", "range", "kernel", "communication"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """A difference of means and where it may lie, with 95 % confidence; null bounds: too few
     steps to say."""
 
@@ -52,8 +52,7 @@ class Interval:
     high_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedRun:
+class ComparedRun(Struct, frozen=True, kw_only=True):
     """One run of a side."""
 
     id: str
@@ -63,8 +62,7 @@ class ComparedRun:
     mean_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(Struct, frozen=True, kw_only=True):
     """One side: its runs, and the step over all of them.
 
     ``mean_s`` is the mean of the runs' mean steps; p50 and max are of all steps together.
@@ -84,8 +82,7 @@ def are_single(*sides: Side) -> bool:
     return all(len(side.runs) == 1 for side in sides)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepChange:
+class StepChange(Struct, frozen=True, kw_only=True):
     """The difference of the mean step. ``low_ratio`` and ``high_ratio`` bound ``ratio``, which is
     over the baseline's step; ``method`` says how the bounds were got."""
 
@@ -100,8 +97,7 @@ class StepChange:
     method: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
+class Contribution(Struct, frozen=True, kw_only=True):
     """A part of the step's difference. All of a comparison add up to it.
 
     ``ranks`` is empty for what all ranks have alike. ``detail`` is the operator, kernel or range
@@ -125,8 +121,7 @@ class Contribution:
     findings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(Struct, frozen=True, kw_only=True):
     """A figure of both sides; null where a side has none."""
 
     name: str
@@ -135,8 +130,7 @@ class Moved:
     candidate: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedPart:
+class MovedPart(Struct, frozen=True, kw_only=True):
     """An operator, range or kernel: a mean rank's time of a mean step, and its calls."""
 
     kind: str
@@ -148,8 +142,7 @@ class MovedPart:
     candidate_calls_count: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edited:
+class Edited(Struct, frozen=True, kw_only=True):
     """Calls of a step that one side has otherwise, matched by what launched them and by position.
 
     ``path`` has the nearest calls around them that both sides have. ``count`` is how often a step
@@ -168,8 +161,7 @@ class Edited:
     candidate_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatchedCalls:
+class MatchedCalls(Struct, frozen=True, kw_only=True):
     """What was matched of a kind of calls: ``operator`` (with ranges) or ``kernel`` (with copies).
 
     Of a typical step of one rank a side (``ranks``), whose times are means of ``steps_counts``
@@ -190,8 +182,7 @@ class MatchedCalls:
     same_candidate_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationChange:
+class ConfigurationChange(Struct, frozen=True, kw_only=True):
     """A choice that differs; null where a side does not say."""
 
     name: str
@@ -199,8 +190,7 @@ class ConfigurationChange:
     candidate: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingChange:
+class FindingChange(Struct, frozen=True, kw_only=True):
     """A finding that one side has, or both with another cost."""
 
     id: str
@@ -213,24 +203,21 @@ class FindingChange:
     is_explained: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotCompared:
+class NotCompared(Struct, frozen=True, kw_only=True):
     """What could not be compared, and why."""
 
     what: str
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """The sentence that the comparison leads with."""
 
     change: Change
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """What ``tracekit compare --format json`` prints."""
 
     schema_version: int

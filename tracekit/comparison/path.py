@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from tracekit.rules.range_names import BESIDE_TRAINING, class_of
 from tracekit.rules.steps import StepKey, Steps
@@ -53,8 +54,7 @@ Charges: TypeAlias = Mapping[Part, float]
 """Nanoseconds of a step."""
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """A rank's calls at whose end it computed nothing, by their ends."""
 
     start_ns: Times
@@ -66,8 +66,7 @@ class Calls:
     operations: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """What a rank had done by each moment: a column a cause of ``OWN``, in ns."""
 
     moments_ns: Times
@@ -98,8 +97,7 @@ class Lane(NamedTuple):
     capture_id: int
 
 
-@dataclass(frozen=True)
-class Paths:
+class Paths(Struct, frozen=True):
     """Timelines and calls of an attempt's ranks."""
 
     timelines: Mapping[Lane, Timeline]

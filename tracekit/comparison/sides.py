@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.comparison.calls import Called
 from tracekit.comparison.path import Charges, Part, Paths
@@ -15,8 +16,7 @@ from tracekit.rules.steps import Steps
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class RunRows:
+class RunRows(Struct, frozen=True, dict=True):
     """One run of a side, as it answered."""
 
     id: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.comparison.model import Comparison, Edited, Moved, MovedPart
 from tracekit.comparison.verdict import deed, signed
@@ -22,8 +23,7 @@ _WORDS = {
 """Columns of those names that hold words in a table, not amounts."""
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """A titled table; every row has a cell a column."""
 
     title: str

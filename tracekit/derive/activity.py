@@ -11,8 +11,9 @@ microbatch or several steps, no counter tells: it is called a period, and taken 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from tracekit.correction import Correction
 from tracekit.derive.counter_period import CounterPeriod, have_one_period, no_period, period_of

@@ -9,8 +9,9 @@ entered), and must be the only one that is; otherwise there is none, and a reaso
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from tracekit.derive.calls import NOBODY, Calls
 
@@ -50,8 +51,7 @@ class Fit(NamedTuple):
     apart_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class Shift:
+class Shift(Struct, frozen=True):
     """The shift, or None and why there is none."""
 
     value: int | None

@@ -8,9 +8,10 @@ one: a device stream (each communicator has its own) or a worker thread of gloo.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from tracekit.correction import Correction, corrected
 from tracekit.derive.stage import relations
@@ -90,8 +91,7 @@ ORDER BY attempt, capture, rank, lane_name, start_ns, place
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """Rows ``first`` to ``last`` (exclusive) of the calls; several where threads share a pool."""
 
     attempt: int
@@ -105,8 +105,7 @@ class Lane:
         return len(self.rows)
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True, dict=True):
     """Columns of the collectives of placed ranks, in order of lanes and start."""
 
     table: pa.Table
@@ -253,7 +252,7 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
     return Calls(rows, ints)
 
 
-class SomeCalls(Calls):
+class SomeCalls(Calls, frozen=True, dict=True):
     """Some rows of calls, with what all rows decide as columns: ``kind`` and the like."""
 
     def __len__(self) -> int:

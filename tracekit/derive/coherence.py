@@ -7,8 +7,9 @@ taken in order: each joins the group whose mean it follows best at some lag, or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +27,7 @@ MAX_LAG_RATIO = 0.25
 """Longest shift that is tried, as a share of the readings."""
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Struct, frozen=True):
     """A device of a group."""
 
     at: int

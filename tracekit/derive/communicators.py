@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.derive.groups import Group
 from tracekit.derive.stage import relations
@@ -41,8 +43,7 @@ ORDER BY ALL
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """A communicator as the whole run shows it."""
 
     group_id: str
@@ -52,8 +53,7 @@ class Resolved:
     """Global rank by number within the communicator."""
 
 
-@dataclass(slots=True)
-class Communicators:
+class Communicators(Struct):
     """Those that could be resolved."""
 
     by_hash: dict[Key, Resolved] = field(default_factory=dict)

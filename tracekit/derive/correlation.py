@@ -15,9 +15,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.derive import counter_clock
 from tracekit.derive.readings import Clocks, forward, growth, of_one_collector
@@ -63,8 +65,7 @@ SUSPECT = re.compile(
 """Counters that may hold a job up; traffic is the control, not a suspect."""
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Struct, frozen=True):
     """The readings of one counter of one port: priorities and queues added up."""
 
     node: str | None
@@ -80,8 +81,7 @@ class Series:
     interval_ns: float
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """A job-level step: when, and how long."""
 
     attempt: int | None

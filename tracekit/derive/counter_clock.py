@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from tracekit.ranges import union
 
@@ -39,8 +41,7 @@ MIN_LEAD = 3.0
 """Standard errors by which the best offset beats the next one."""
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """What a host's collectives have moved by each moment: straight between the points."""
 
     times: Floats
@@ -48,8 +49,7 @@ class Curve:
     totals: Floats
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """One row of ``counter_clock``, without its attempt and node."""
 
     verdict: str
@@ -164,8 +164,7 @@ def estimate(
     )
 
 
-@dataclass(frozen=True)
-class _Peak:
+class _Peak(Struct, frozen=True):
     offset: float
     error: float
     strength: float
@@ -292,7 +291,7 @@ def rows_of(
             by_node[counter.node] += [(counter, known)] if known is not None else []
         for node, pairs in sorted(by_node.items(), key=lambda n: n[0] or ""):
             estimated = estimate(pairs, spans)
-            rows.append({"attempt": attempt, "node": node, **vars(estimated)})
+            rows.append({"attempt": attempt, "node": node, **asdict(estimated)})
     return rows
 
 

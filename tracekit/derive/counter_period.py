@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.derive.coherence import coherent
 from tracekit.derive.echoes import agree_in_phase, is_too_large_for_an_echo
@@ -50,8 +52,7 @@ SAME_PERIOD = 0.02
 """Two periods, or a whole multiple of one and the other, that differ by no more are one."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """Devices that do the same at the same moments, and their rhythm."""
 
     row: dict[str, Any]
@@ -76,8 +77,7 @@ class Part:
         return bool(self.row["verdict"] == "steps")
 
 
-@dataclass(frozen=True)
-class CounterPeriod:
+class CounterPeriod(Struct, frozen=True):
     """What one counter of all devices shows."""
 
     row: dict[str, Any]

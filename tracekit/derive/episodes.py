@@ -9,9 +9,10 @@ longer is a stall; stalls at one distance in steps are periodic and told once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from tracekit.derive import phases
 
@@ -116,8 +117,7 @@ WORD_SIGMA = 1.4826
 """From the median absolute deviation to the standard deviation of a normal distribution."""
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Lines of one start after another, ascending in step within a start. Times in ns."""
 
     start: Ints
@@ -200,7 +200,7 @@ def _moved(lines: Lines, is_still: Bools) -> Lines:
     import numpy as np
 
     kept = ~is_still
-    own = {name: getattr(lines, name)[kept] for name in Lines.__dataclass_fields__}
+    own = {name: getattr(lines, name)[kept] for name in Lines.__struct_fields__}
     since = np.diff(np.cumsum(lines.count)[kept], prepend=0)
     own["count"] = np.where(own["is_first"], own["count"], since)
     own["dur"] = own["wall"] / np.maximum(own["count"], 1)

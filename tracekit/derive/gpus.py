@@ -17,8 +17,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from tracekit.derive.placement.hosts import canonical
 from tracekit.derive.placement.sources import is_comparable, is_overlapping
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from tracekit.derive.placement.sources import Source
 
 
-@dataclass(eq=False)
-class _Gpu:
+class _Gpu(Struct, eq=False):
     """One physical GPU: every name that any file gives it."""
 
     host: str | None
@@ -141,8 +141,7 @@ _Owner = str | int | None
 """A host; the source_id of a file whose host nobody knows; None: the one machine of all such."""
 
 
-@dataclass
-class _Known:
+class _Known(Struct):
     """The GPUs that counter files describe, by each of their names."""
 
     paths: Mapping[int, str]

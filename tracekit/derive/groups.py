@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.derive.align import Fit, find_shift, fit
 from tracekit.derive.calls import Calls, Lane
@@ -39,8 +41,7 @@ MAX_NODES = 128
 """Lanes beyond which groups are not searched for pair by pair."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """A process group as the sources list it."""
 
     group_id: str
@@ -51,8 +52,7 @@ class Group:
     is_complete: bool = True
 
 
-@dataclass(slots=True)
-class Communicator:
+class Communicator(Struct):
     """The lanes that belong together, or that cannot be put together for ``refusal``."""
 
     attempt: int
@@ -186,8 +186,7 @@ def _refused(lane: Lane, reason: str) -> Communicator:
 # --- listed groups ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Guess:
+class _Guess(Struct, frozen=True):
     """One way to read lanes as a group's."""
 
     group: Group

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.correction import Correction, corrected
 from tracekit.derive import phases
@@ -202,8 +204,7 @@ def _ended_elsewhere_ns(con: duckdb.DuckDBPyConnection, source_id: int, place: i
 # --- from files to one series --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Log:
+class _Log(Struct, frozen=True):
     """The steps of one file, each once a start."""
 
     source_id: int
@@ -326,8 +327,7 @@ def _steps_count(
     return {tuple(key): count for *key, count in rows}
 
 
-@dataclass(frozen=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """Lines of one program, bar and rank of a source, by place, epoch and step."""
 
     format: str
@@ -617,7 +617,7 @@ def _without_anew(rows: _Rows) -> _Rows:
     if rows.format != BAR or not rows.has_epochs:
         return rows
     kept = rows.step > 0
-    columns = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
+    columns = {name: getattr(rows, name) for name in rows.__struct_fields__}
     arrays = {name: c[kept] for name, c in columns.items() if name not in _OF_ALL}
     return replace(rows, **arrays)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from tracekit.derive.host_launches import host_launches
 from tracekit.derive.periods import MIN_EQUAL, Cell, Launches, cells, repetitions

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from tracekit.derive.align import find_shift
 from tracekit.derive.calls import NOBODY, Calls, Lane, SomeCalls
@@ -55,8 +56,7 @@ ORDER BY ALL
 """
 
 
-@dataclass
-class Matched:
+class Matched(Struct):
     """The calls with their communicator, instance, and what speaks against it."""
 
     calls: Calls

@@ -7,7 +7,8 @@ torch pipelining (``PP:0F3``, ``Forward 3``), Megatron (``forward-compute``, ``w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 FORWARD, BACKWARD, WEIGHT = "forward-compute", "backward-compute", "weight-compute"
 _TORCH_COMPUTE = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
@@ -33,8 +34,7 @@ _CHUNKED = re.compile(r"(F|BW?|W)(\d+)\.(\d+)(?:\.(\d+))?")
 _CHUNKED_KINDS = {"F": FORWARD, "B": BACKWARD, "BW": BACKWARD, "W": WEIGHT}
 
 
-@dataclass(frozen=True, slots=True)
-class RangeName:
+class RangeName(Struct, frozen=True):
     """What the name of a range says of a pipeline operation."""
 
     operation: str

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,8 +53,7 @@ INPUT_ZONE = 8
 """Launches after an update among which the copy of the next step's input is looked for."""
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """What one process put on its devices, in the order in which it asked for it."""
 
     at: Ints
@@ -82,8 +82,7 @@ class Launches:
         return len(self.at)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A step: launches ``first`` to ``last``; ``number`` counts updates, steps or not."""
 
     first: int

@@ -8,8 +8,9 @@ stage send and receive half as often as the others).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tracekit.correction import corrected_sql
 from tracekit.derive.infer import group_dimension
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from tracekit.job import JobDescription
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinate:
+class Coordinate(Struct, frozen=True):
     """A rank's place in the pipeline."""
 
     rank: int

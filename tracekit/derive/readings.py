@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from tracekit.correction import Correction, corrected
 from tracekit.ingest.counters.deltas import deltas
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Clocks:
+class Clocks(Struct, frozen=True):
     """Of the sources whose times count from the epoch: how they are put right, and their hosts."""
 
     corrections: Mapping[int, Correction]

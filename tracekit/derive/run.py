@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.correction import Correction
 from tracekit.derive import (
@@ -47,8 +49,7 @@ if TYPE_CHECKING:
     from tracekit.job import JobDescription
 
 
-@dataclass(frozen=True)
-class Called:
+class Called(Struct, frozen=True):
     """Which calls are one collective, on their files' own clocks."""
 
     matched: Matched
@@ -65,8 +66,7 @@ def match_calls(given: Given, done: Done) -> Called:
     return Called(match(calls, worlds, groups, given.number))
 
 
-@dataclass(frozen=True)
-class Stepped:
+class Stepped(Struct, frozen=True):
     """The training steps, and the calls with theirs, on their files' own clocks."""
 
     steps: pa.Table
@@ -86,8 +86,7 @@ def find_steps(given: Given, done: Done) -> Stepped:
     return Stepped(pa.concat_tables([steps, inferred]), replace(matched, calls=calls))
 
 
-@dataclass(frozen=True)
-class Aligned:
+class Aligned(Struct, frozen=True):
     """How the clocks are put right; from here on times are the job's."""
 
     corrections: Mapping[int, Correction]
@@ -144,8 +143,7 @@ def _context_row(source: Source, correction: Correction) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class LaidOut:
+class LaidOut(Struct, frozen=True):
     """What each communicator is for, and the ranks with the places that follow from it."""
 
     ranks: list[dict[str, Any]]
@@ -213,8 +211,7 @@ def _rank_rows(used: list[Source], job: JobDescription | None) -> list[dict[str,
     return rows
 
 
-@dataclass(frozen=True)
-class Piped:
+class Piped(Struct, frozen=True):
     """The operations of pipelines, and the ranks with the stages that they show."""
 
     pipeline_op: pa.Table
@@ -242,8 +239,7 @@ def find_operations(given: Given, done: Done) -> Piped:
     return Piped(operations, arrow("rank", fill_coordinates(laid.ranks, operations)))
 
 
-@dataclass(frozen=True)
-class Gpus:
+class Gpus(Struct, frozen=True):
     """Whose each sampled GPU is."""
 
     gpu: pa.Table
@@ -257,8 +253,7 @@ def find_gpus(given: Given, done: Done) -> Gpus:
     return Gpus(arrow("gpu", rows))
 
 
-@dataclass(frozen=True)
-class Ports:
+class Ports(Struct, frozen=True):
     """Where each sampled port leads."""
 
     port: pa.Table
@@ -272,8 +267,7 @@ def find_ports(given: Given, done: Done) -> Ports:
     return Ports(arrow("port", rows))
 
 
-@dataclass(frozen=True)
-class Active:
+class Active(Struct, frozen=True):
     """The rhythm of the counters."""
 
     activity_period: pa.Table
@@ -293,8 +287,7 @@ def find_activity(given: Given, done: Done) -> Active:
     return Active(*(arrow(n, tables.get(n, [])) for n in activity.WRITES))
 
 
-@dataclass(frozen=True)
-class Correlated:
+class Correlated(Struct, frozen=True):
     """Network counters at the boundaries of steps."""
 
     counter_step: pa.Table
@@ -320,8 +313,7 @@ def correlate(given: Given, done: Done) -> Correlated:
     return Correlated(**{name: arrow(name, rows) for name, rows in tables.items()})
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """What training logs tell of the whole job."""
 
     logged_step: pa.Table

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.derive.coherence import gridded
 from tracekit.derive.readings import Clocks, forward
@@ -72,8 +74,7 @@ ACTIVE = 1.0
 """What a share of activity can swing by."""
 
 
-@dataclass(frozen=True)
-class Readings:
+class Readings(Struct, frozen=True):
     """One counter of one GPU, or of one port."""
 
     gpu: str

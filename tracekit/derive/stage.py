@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from tracekit.schema import table
 from tracekit.store import parsed
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Struct, frozen=True, dict=True):
     """What ``derive`` was asked, for every stage; its docstring says what each means."""
 
     con: duckdb.DuckDBPyConnection

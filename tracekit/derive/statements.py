@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
 
 from tracekit.derive.coherence import gridded, vertex
 from tracekit.derive.counter_period import CounterPeriod, Part
@@ -131,8 +132,7 @@ class Statement(NamedTuple):
     decided_by: str | None = None
 
 
-@dataclass(frozen=True)
-class Folded:
+class Folded(Struct, frozen=True):
     """How a node's traffic lies in the period."""
 
     mean: float

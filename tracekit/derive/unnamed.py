@@ -32,12 +32,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from tracekit.correction import corrected_sql
 from tracekit.derive.calls import NOBODY
@@ -132,8 +132,7 @@ ORDER BY c.capture_id, s.step, c.rank, w.launch_ns, w.start_ns
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """An operation on its source's own clock."""
 
     capture: int
@@ -147,8 +146,7 @@ class Operation:
     is_host: bool = False
 
 
-@dataclass(slots=True)
-class _Messages:
+class _Messages(Struct):
     """Of one rank in one step, in the order of their launches."""
 
     op: list[str]
@@ -162,8 +160,7 @@ class _Messages:
     is_host: bool = False
 
 
-@dataclass(slots=True)
-class _Kernels:
+class _Kernels(Struct):
     launch: Ints
     thread: Ints
     start: Ints

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from tracekit.expect.expectation import Axes, Expectation, TrafficRow
 
@@ -35,8 +36,7 @@ class Amount(NamedTuple):
     """Over the algorithms and choices that the description leaves open."""
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(Struct, frozen=True):
     """What passes the NICs of a host."""
 
     sent: Amount

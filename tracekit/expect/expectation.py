@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 Axes = tuple[tuple[int, int], ...]
 """Of the ranks of a group, along each axis: the distance between neighbours, and how many."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """What a GPU sends in a step if an open question is answered otherwise."""
 
     bytes_per_step: float
     words: str
 
 
-@dataclass(frozen=True)
-class TrafficRow:
+class TrafficRow(Struct, frozen=True):
     """One family of groups and operation; what one GPU of a middle stage does in a step."""
 
     group_kind: str
@@ -50,8 +48,7 @@ class TrafficRow:
         return min(amounts), max(amounts)
 
 
-@dataclass(frozen=True)
-class Utilisation:
+class Utilisation(Struct, frozen=True):
     """FLOPs of a step against the hardware."""
 
     parameters_count: float | None = None
@@ -64,8 +61,7 @@ class Utilisation:
     hfu_ratio: float | None = None
 
 
-@dataclass(frozen=True)
-class Bubble:
+class Bubble(Struct, frozen=True):
     """What the schedule cannot avoid, with F : B = 1 : 2."""
 
     schedule: str
@@ -76,8 +72,7 @@ class Bubble:
     is_given: bool
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Bytes a GPU; activations on the first stage, which keeps the most microbatches."""
 
     model_state_bytes: float | None = None
@@ -85,8 +80,7 @@ class Memory:
     capacity_bytes: float | None = None
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(Struct, frozen=True):
     """Tokens a GPU above which communication can be hidden."""
 
     tokens_per_gpu: float | None = None
@@ -97,8 +91,7 @@ class Roofline:
     critical_intensity: float | None = None
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(Struct, frozen=True):
     """The least time of a step if nothing overlaps, beside a measured one."""
 
     compute_s: float
@@ -114,8 +107,7 @@ class StepTime:
     """Measured over serial: what neither arithmetic nor links explain, if above 1."""
 
 
-@dataclass
-class Expectation:
+class Expectation(Struct):
     """All that a job description implies."""
 
     sizes: dict[str, int]

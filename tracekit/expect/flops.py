@@ -9,7 +9,7 @@ used F(B=1024), not the 3.00 EFLOP that they print beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tracekit.errors import UsageError
 
@@ -22,8 +22,7 @@ def megatron_parameters(layers: int, hidden: int, vocabulary: int, sequence: int
     return 12 * l_ * h**2 * (1 + 13 / (12 * h) + (vocabulary + sequence) / (12 * l_ * h))
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """The shape of a transformer; kv_heads, ffn and experts default to the plain GPT block."""
 
     layers: int

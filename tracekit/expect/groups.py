@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 DEFAULT_ORDER = ("tp", "cp", "dp", "pp")
 """Megatron's order, from neighbours to farthest apart; ep lies inside dp."""
@@ -23,8 +24,7 @@ Axis = tuple[int, int]
 """Distance between neighbours in ranks, and how many there are."""
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Struct, frozen=True):
     """Groups of one kind."""
 
     axes: tuple[Axis, ...]
@@ -48,8 +48,7 @@ class Family:
         return math.prod(min(count, max(1, block // stride)) for stride, count in self.axes)
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """The families of a layout; one of a single rank has size 1."""
 
     tp: Family

@@ -8,11 +8,11 @@ the tuner tables of NCCL for latencies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One GPU model; None where the source gives no figure."""
 
     name: str

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from tracekit.expect import cost, flops
 from tracekit.expect.expectation import Choice, TrafficRow
 from tracekit.expect.groups import DEFAULT_ORDER, Family, groups_of
@@ -127,7 +129,7 @@ class Plan:
             top_k=m.top_k,
         )
         if m.ffn is not None and m.ffn != 4 * shape.hidden:
-            shape = flops.Shape(**{**shape.__dict__, "is_gated": True})
+            shape = replace(shape, is_gated=True)
             self.assumptions.append("three matrices in the feed-forward layer: ffn is not 4 hidden")
         return shape
 

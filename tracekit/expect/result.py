@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from tracekit.expect.expectation import Expectation, TrafficRow
 from tracekit.wording import safe
@@ -20,12 +21,12 @@ def to_dict(expectation: Expectation) -> dict[str, Any]:
     return {
         "layout": expectation.sizes,
         "microbatches": expectation.microbatches,
-        "traffic": [asdict(row) for row in expectation.traffic],
-        "bubble": [asdict(row) for row in expectation.bubbles],
-        "memory": asdict(expectation.memory),
-        "utilisation": asdict(expectation.utilisation),
-        "roofline": asdict(expectation.roofline),
-        "step_time": asdict(expectation.step_time) if expectation.step_time else None,
+        "traffic": [to_builtins(row) for row in expectation.traffic],
+        "bubble": [to_builtins(row) for row in expectation.bubbles],
+        "memory": to_builtins(expectation.memory),
+        "utilisation": to_builtins(expectation.utilisation),
+        "roofline": to_builtins(expectation.roofline),
+        "step_time": to_builtins(expectation.step_time) if expectation.step_time else None,
         "training_days": expectation.training_days,
         "unknown": expectation.unknown,
         "assumptions": expectation.assumptions,
@@ -44,13 +45,13 @@ def points_to_dict(points: Sequence[Point], notes: Sequence[str]) -> dict[str, A
 def to_csv(points: Sequence[Point]) -> str:
     """One row a group family, operation and point."""
     swept = list(points[0][0]) if points else []
-    names = [n for n in TrafficRow.__dataclass_fields__ if n not in ("choices", "assumed", "axes")]
+    names = [n for n in TrafficRow.__struct_fields__ if n not in ("choices", "assumed", "axes")]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*swept, *names])
     for key, expectation in points:
         for row in expectation.traffic:
-            content = asdict(row)
+            content = to_builtins(row)
             cells = ["" if content[n] is None else content[n] for n in names]
             writer.writerow([*key.values(), *cells])
     return stream.getvalue()

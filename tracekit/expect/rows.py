@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.expect import traffic
 from tracekit.expect.expectation import TrafficRow
@@ -65,8 +66,7 @@ def _tensor(plan: Plan) -> list[TrafficRow]:
     ]
 
 
-@dataclass(frozen=True)
-class _Own:
+class _Own(Struct, frozen=True):
     """Bytes of a GPU's parameters, a mean stage: those that every data-parallel rank holds (or a
     shard of them), its experts', what of the former is embeddings, and the output layer alone
     (0: tied)."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.cluster import (
     Cluster,
@@ -24,8 +25,7 @@ Added = tuple[str, bool] | TracekitError | FailedTaskError
 """The run's name and whether it is new, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A job that a worker brings into the lake."""
 
     root: str

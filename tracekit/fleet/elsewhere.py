@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.cluster import (
     Cluster,
@@ -23,8 +25,7 @@ from tracekit.fleet.lake import Entry
 from tracekit.objects import Objects, is_uri
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A run that a worker diagnoses."""
 
     entry: Entry

@@ -27,10 +27,12 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from tracekit import runs, store
 from tracekit.derive.placement.hosts import canonical
@@ -53,8 +55,7 @@ _SHORT_URI = re.compile(rf"({'|'.join(SCHEMES)}):(?!//)/?(.*)", re.S)
 _NS_PER_S = 10**9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(Struct, frozen=True, kw_only=True):
     """What a run of a lake is found by. Null is unknown."""
 
     name: str
@@ -88,8 +89,7 @@ class Card:
     sources_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A run of a lake: where it is, and its card or why there is none."""
 
     name: str
@@ -101,8 +101,7 @@ class Entry:
     """Of its generation, as ``store.manifest.stamp_of``; None where a listing tells the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """What somebody holds of a run already."""
 
     date: str
@@ -110,8 +109,7 @@ class Known:
     stamp: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(Struct, frozen=True, kw_only=True):
     """A lake beside what somebody holds of it."""
 
     new: tuple[Entry, ...]
@@ -535,13 +533,13 @@ def _write_card(run: Path, card: Card, stamp: str | None) -> None:
     draft = work_path(run)
     draft.parent.mkdir(exist_ok=True)
     seal = _seal(card, stamp) if stamp else None
-    draft.write_text(json.dumps({**asdict(card), "seal": seal}) + "\n", encoding="utf-8")
+    draft.write_text(json.dumps({**to_builtins(card), "seal": seal}) + "\n", encoding="utf-8")
     draft.replace(run / CARD)
 
 
 def _seal(card: Card, stamp: str) -> str:
     """By which a card is known to be whole, and of the generation that there is."""
-    return f"{stamp}-{zlib.crc32(json.dumps(asdict(card)).encode()):08x}"
+    return f"{stamp}-{zlib.crc32(json.dumps(to_builtins(card)).encode()):08x}"
 
 
 def _last(card: Card) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from tracekit.findings import Severity, severity_of
 from tracekit.fleet.limits import Limits
@@ -20,8 +21,7 @@ from tracekit.fleet.store import FleetStore
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """GPU-hours of a day that one cause takes, over all runs of the night."""
 
     cause: str
@@ -39,8 +39,7 @@ class Loss:
     """By currency."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
+class Logged(Struct, frozen=True, kw_only=True):
     """A part of the time that the training logs of a night's runs span."""
 
     part: str
@@ -49,8 +48,7 @@ class Logged:
     runs_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
+class Amount(Struct, frozen=True, kw_only=True):
     """Money of a day."""
 
     amount_per_day: float
@@ -60,8 +58,7 @@ class Amount:
     """Runs whose loss it is: others may have no price."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class Quality(Struct, frozen=True, kw_only=True):
     """What the night could not see."""
 
     jobs_count: int
@@ -76,8 +73,7 @@ class Quality:
     """Why, of each of these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Night:
+class Night(Struct, frozen=True, kw_only=True):
     """What is known of a date once it is rolled up."""
 
     date: str

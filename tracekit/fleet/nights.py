@@ -11,10 +11,12 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.errors import StoreError
 from tracekit.fleet.limits import Limits
@@ -29,16 +31,14 @@ _NOT_OURS = (ValueError, KeyError, TypeError, RecursionError)
 """A kept night that is not as we write it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """What a GPU-hour costs, as whoever asks states it."""
 
     gpu_hour: float
     currency: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToldRegression:
+class ToldRegression(Struct, frozen=True):
     """What a night said got slower."""
 
     change: tuple[str, ...] | None
@@ -58,8 +58,7 @@ class ToldRegression:
         return 2 * shared >= len(regression.families)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What one night said, as far as the next ones ask."""
 
     offenders: frozenset[tuple[str, str]]

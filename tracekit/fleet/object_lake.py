@@ -26,10 +26,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from tracekit import fetch, runs
 from tracekit.errors import StoreError, UsageError
@@ -60,8 +62,7 @@ _CARD = re.compile(r"cards/(\d{4}-\d\d-\d\d)/(.+)\.(\d{6,})\.([0-9a-f]{24})\.jso
 _KEY_DIGITS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """A generation of a run, as its card's name tells."""
 
     date: str
@@ -239,7 +240,7 @@ class ObjectLake:
         return True
 
     def _write_card(self, card: Card, held: _Held | None) -> None:
-        text = json.dumps({"format": "tracekit-lake-card", **asdict(card)}) + "\n"
+        text = json.dumps({"format": "tracekit-lake-card", **to_builtins(card)}) + "\n"
         self._at.write(_card_name(card), text.encode())
         if held is not None:
             self._at.remove([held.card])

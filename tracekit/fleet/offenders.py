@@ -17,11 +17,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
 from itertools import product
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import Severity
 from tracekit.fleet.limits import Limits
@@ -41,8 +43,7 @@ Accused = frozenset[tuple[str, str]]
 """Kind and name of places that were found."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offender:
+class Offender(Struct, frozen=True, kw_only=True):
     """A place on which findings lie far more often than on its like."""
 
     kind: str
@@ -69,8 +70,7 @@ class Offender:
     """Whether major and critical findings alone count, on it and on others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class Watched(Struct, frozen=True, kw_only=True):
     """A place on which a finding lay on the date itself, and which is no offender: as evidence it
     is that run's own diagnosis, and says what would make it more."""
 
@@ -91,8 +91,7 @@ class Watched:
     """Its bad runs of the date."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """What a date alone shows, and how much of it is to be expected of any date."""
 
     places: tuple[Watched, ...]
@@ -101,8 +100,7 @@ class Watch:
     """Places with a finding on such a date by chance, at the others' rate."""
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(Struct, frozen=True, dict=True):
     kind: str
     name: str
     runs: tuple[Row, ...]
@@ -211,8 +209,7 @@ def watch(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
+class _Told(Struct, frozen=True):
     """A place of which a night speaks, and which another may be a part of."""
 
     kind: str
@@ -282,8 +279,7 @@ def _days_before(day: str, count: int) -> str:
     return (date.fromisoformat(day) - timedelta(days=count)).isoformat()
 
 
-@dataclass(frozen=True, slots=True)
-class _Tested:
+class _Tested(Struct, frozen=True):
     place: _Place
     days: int
     others_ratio: float

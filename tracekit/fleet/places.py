@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from tracekit.fleet import summary
 from tracekit.fleet.night import Night
@@ -31,8 +32,7 @@ _SCOPES = {"host": "hosts", "link": "links"}
 stand there as its counters name it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     kind: str
     name: str
     runs: tuple[Row, ...]
@@ -50,8 +50,7 @@ class _Place:
         return len(self.bad) / len(self.runs)
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """What pages of places tell beside the places' own rows."""
 
     night: Night

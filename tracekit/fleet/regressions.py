@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from tracekit.fleet.limits import LEAST_SIGMA, MAD_TO_SIGMA, MEDIAN_TO_MEAN_ERROR, Limits
 from tracekit.fleet.offenders import at_least
@@ -28,8 +29,7 @@ Change = tuple[str, str, str]
 VERSIONS = ("framework", "torch_version", "cuda_version", "nccl_version", "driver_version")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyChange:
+class FamilyChange(Struct, frozen=True, kw_only=True):
     """One family that got slower."""
 
     family: str
@@ -52,8 +52,7 @@ class FamilyChange:
     """The first runs after, for their reports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regression:
+class Regression(Struct, frozen=True, kw_only=True):
     """What got slower at one date, for one cause as far as can be told."""
 
     change: Change | None
@@ -255,8 +254,7 @@ def _usual(before: Sequence[float], limits: Limits) -> float:
     return median(before) + max(limits.near_sigmas * _sigma(before), least)
 
 
-@dataclass(frozen=True, slots=True)
-class _Changed:
+class _Changed(Struct, frozen=True):
     told: FamilyChange
     slow_count: int
     """Runs after it that are beyond nearly all before."""

@@ -11,11 +11,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.errors import StoreError
 from tracekit.fleet.apart import in_processes, in_turn
@@ -37,8 +38,7 @@ Make = Callable[[str, Path], int]
 """Makes a run's page as that file; its bytes. StoreError where the run is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """A report page that was made: it may be gone, where there was no room for it."""
 
     key: str
@@ -46,8 +46,7 @@ class Made:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+class Reports(Struct, frozen=True):
     """Report pages of a site."""
 
     pages: Mapping[str, str] = field(default_factory=dict)
@@ -60,8 +59,7 @@ class Reports:
     """Pages that were made and not there already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """Which report pages a site is to have, and how one is made."""
 
     make: Make

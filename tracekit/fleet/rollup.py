@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.cluster import Cluster
 from tracekit.errors import StoreError, UsageError
@@ -28,8 +29,7 @@ BATCH_COUNT = 100
 _LOG = logging.getLogger("tracekit")
 
 
-@dataclass(frozen=True, slots=True)
-class Rolled:
+class Rolled(Struct, frozen=True):
     """What a rollup did, or with ``--dry-run`` would do."""
 
     done: tuple[str, ...] = ()

@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
 
 from tracekit.errors import StoreError
 from tracekit.fleet import reports as reports_module
@@ -36,8 +37,7 @@ from tracekit.wording import cut, plural, safe, seconds, share, some
 SITE_MARK = "tracekit-site.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """What was written."""
 
     pages: tuple[str, ...]
@@ -45,8 +45,7 @@ class Site:
     reports: Reports
 
 
-@dataclass(frozen=True, slots=True)
-class _Earlier:
+class _Earlier(Struct, frozen=True):
     """What an earlier site left in the folder."""
 
     pages: frozenset[str] = frozenset()
@@ -120,7 +119,7 @@ def _written(
 
 
 def _mark(folder: Path, pages: Iterable[str], reports: Mapping[str, Made]) -> None:
-    said = {"pages": sorted(pages), "reports": {run: asdict(m) for run, m in reports.items()}}
+    said = {"pages": sorted(pages), "reports": {run: to_builtins(m) for run, m in reports.items()}}
     replace(folder / SITE_MARK, json.dumps(said) + "\n")
 
 

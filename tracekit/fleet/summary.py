@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from tracekit.fleet.night import Loss, Night, regression_severity
 from tracekit.fleet.offenders import Offender, Watched
@@ -37,8 +38,7 @@ ASKED = {"host": "host", "gpu": "GPU", "link": "port", "rack": "rack"}
 NOUNS = {"host": "Host", "gpu": "GPU", "link": "Port", "rack": "Rack"}
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """Where the pages of a night's site are, for whoever reads about the night."""
 
     base: str
@@ -56,8 +56,7 @@ class Links:
         return f"{self.base}/{page}" if page is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """A sentence or two of a night, and the run that shows it best."""
 
     is_new: bool

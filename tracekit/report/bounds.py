@@ -8,7 +8,8 @@ same machines does not bound it further: it may have run over the same fault.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tracekit.findings import Finding, severity_of
 from tracekit.rules import rule

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, date, datetime
+
+from msgspec.structs import replace
 
 from tracekit.findings import (
     Finding,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.errors import UsageError
 from tracekit.findings import Finding
 from tracekit.report.judgement import ReportThresholds
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(Struct, frozen=True):
     """Findings of a rule that are known and not to be reported until a day.
 
     Without ranks and hosts it silences the rule everywhere.
@@ -36,8 +36,7 @@ class Silence:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DiagnoseConfig:
+class DiagnoseConfig(Struct, frozen=True):
     """Options of ``diagnose``; the defaults change nothing."""
 
     thresholds: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

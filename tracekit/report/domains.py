@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.derive.placement.hosts import canonical
 from tracekit.findings import Finding, Scope, finding_id
@@ -33,8 +35,7 @@ _SHARED = shared_place.SHARED | {
 """What the members of a domain share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """Traced ranks that one thing can strike together."""
 
     kind: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct
 
 from tracekit.report.model import Report
 
@@ -20,9 +21,9 @@ def to_json(report: Report) -> str:
 
 
 def plain(value: object) -> Any:
-    """Dataclasses, tuples and enums as what JSON knows; a number that is none becomes null."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    """Records, tuples and enums as what JSON knows; a number that is none becomes null."""
+    if isinstance(value, Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):

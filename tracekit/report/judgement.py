@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tracekit.findings import Verdict, VerdictKind, severity_of
 from tracekit.rules.standstill import SilenceThresholds
@@ -95,8 +95,7 @@ LIMITS = ReportThresholds()
 """As they are unless tracekit.toml says otherwise."""
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """A verdict, and what to do next where no finding says so."""
 
     verdict: Verdict

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tracekit.findings import Finding, Severity, confidence_from, ordered, severity_of
 from tracekit.report.judgement import LIMITS, ReportThresholds

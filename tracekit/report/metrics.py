@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any
 
 from tracekit.report.model import Metrics, Overlap, RankShares, RunInfo, StepTime, Traffic, Window
@@ -122,7 +121,7 @@ def _bubble(bubble: ScheduleBubble | None) -> dict[str, Any] | None:
 
 
 def _traffic(facts: Facts) -> tuple[Traffic, ...]:
-    names = [f.name for f in fields(Traffic)]
+    names = Traffic.__struct_fields__
     contents: list[dict[str, Any]] = [
         {name: row.get(name) for name in names} for row in facts.of("traffic")
     ]

@@ -7,8 +7,9 @@ the few words that only people read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from tracekit.findings import BudgetPart, Finding, NotChecked, Severity, Verdict
 from tracekit.target import Target
@@ -20,16 +21,14 @@ SHOWN_CHARACTERS = 200
 InputStatus = Literal["ok", "partial", "empty", "unreadable", "unrecognised"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """First and last moment, ISO 8601 UTC; null where no clock has a known zero."""
 
     start_utc: str | None
     end_utc: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInfo:
+class RunInfo(Struct, frozen=True, kw_only=True):
     """Which run and which part of it this is about.
 
     ``step_range`` are closed ranges of steady steps; ``steps_count`` counts them.
@@ -46,8 +45,7 @@ class RunInfo:
     window_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class Coverage(Struct, frozen=True, kw_only=True):
     """How much of the job was seen; ``steps_common`` are steady on every traced rank."""
 
     ranks_traced: int
@@ -55,8 +53,7 @@ class Coverage:
     steps_common: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputIssue:
+class InputIssue(Struct, frozen=True, kw_only=True):
     """Something skipped, repaired or remarkable in an input, counted by name."""
 
     name: str
@@ -65,8 +62,7 @@ class InputIssue:
     place: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputFile:
+class InputFile(Struct, frozen=True, kw_only=True):
     """A file that was given, readable or not."""
 
     path: str
@@ -78,8 +74,7 @@ class InputFile:
     """Why it was not read whole, or not at all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class StepTime(Struct, frozen=True, kw_only=True):
     """Durations of the job's steady steps. p99 needs 20 steps, the spread two, outliers eight."""
 
     steps_count: int
@@ -93,8 +88,7 @@ class StepTime:
     outliers_count: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class Overlap(Struct, frozen=True, kw_only=True):
     """Communication against computation, summed over ranks; the ratio is one of sums."""
 
     compute_s: float
@@ -105,8 +99,7 @@ class Overlap:
     measured_on: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """What a rank sends in a steady step, by kind of group and operation, beside what the job
     description implies; as the query ``traffic`` has it.
 
@@ -131,8 +124,7 @@ class Traffic:
     basis: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class Metrics(Struct, frozen=True, kw_only=True):
     """Figures of the run, null where their inputs are absent."""
 
     step_time: StepTime | None
@@ -143,8 +135,7 @@ class Metrics:
     clock: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Struct, frozen=True, kw_only=True):
     """What ``tracekit diagnose --format json`` prints."""
 
     schema_version: int
@@ -159,8 +150,7 @@ class Document:
     not_checked: tuple[NotChecked, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankShares:
+class RankShares(Struct, frozen=True, kw_only=True):
     """How the median rank's mean step divides: shares that add up to 1."""
 
     rank: int
@@ -171,8 +161,7 @@ class RankShares:
     is_host_side: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkPart:
+class WorkPart(Struct, frozen=True, kw_only=True):
     """What the ranks ran under one name, over all that was captured; its share of all such time.
     ``calls_count`` is null where it is no call."""
 
@@ -182,8 +171,7 @@ class WorkPart:
     calls_count: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """Operators or kernels (``kind``) by their own time, the largest first, and the query that
     has them."""
 
@@ -193,8 +181,7 @@ class Work:
     is_on_host: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
+class Notes(Struct, frozen=True, kw_only=True):
     """What only the text report says; nothing here is a finding."""
 
     job_name: str | None = None
@@ -215,8 +202,7 @@ class Notes:
     """What to do where the verdict names no finding."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(Struct, frozen=True):
     """A diagnosis: the document, and its notes for people."""
 
     document: Document

@@ -8,9 +8,10 @@ the price of a kilowatt-hour. A price of a GPU-hour that includes the energy com
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from tracekit.findings import Cost, Finding
 from tracekit.rules import Facts

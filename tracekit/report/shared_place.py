@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tracekit.derive.placement.hosts import canonical
 from tracekit.findings import Finding
@@ -36,8 +37,7 @@ _LOWER = {1: "uplinks of leaf switch", 2: "uplinks of spine switch"}
 _NUMBERED = re.compile(r"(.*\D)(\d{1,4})")
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Struct, frozen=True):
     """A place, and findings of one rule at what leads to it."""
 
     kind: str
@@ -76,8 +76,7 @@ def shared_places(
             yield place
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(Struct, frozen=True):
     """Places of one kind, and what leads to them: NICs, or cables between switches."""
 
     kind: str

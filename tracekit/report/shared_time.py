@@ -7,8 +7,9 @@ of it: the most that it can have cost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, When
 from tracekit.report.judgement import ReportThresholds

@@ -7,7 +7,9 @@ nothing depends on it. At most ``MAX_LINES`` lines unless everything is asked fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import Finding
 from tracekit.report.finding_words import (
@@ -54,8 +56,7 @@ def to_text(
     return page.text(None if everything else MAX_LINES, end)
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """How much of what may be folded is shown."""
 
     unchecked_lines: int = MAX_UNCHECKED_LINES

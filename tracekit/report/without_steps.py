@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from tracekit.findings import Finding, Severity
 from tracekit.report import signals
@@ -115,8 +116,7 @@ def larger_rest(facts: Facts, largest: Finding, limits: ReportThresholds) -> Jud
     return _unexplained(facts, window, limits)
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(Struct, frozen=True):
     """What all windows together went into, in ns: of ranks, streams and copies times are summed."""
 
     span_ns: int

@@ -21,8 +21,9 @@ three things excludes somebody:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from tracekit.findings import Candidates
 from tracekit.rules.base import Facts, Row
@@ -59,8 +60,7 @@ class AbsentThresholds(Thresholds):
     )
 
 
-@dataclass(frozen=True)
-class Suspects:
+class Suspects(Struct, frozen=True):
     """Ranks without a trace that may be the culprit, and why no others, or why so many."""
 
     ranks: tuple[int, ...]

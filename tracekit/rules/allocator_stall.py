@@ -29,8 +29,9 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.stalls import StallSummary, StallText, StallThresholds, evaluate_stalls

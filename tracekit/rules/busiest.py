@@ -8,7 +8,8 @@ or memory gives a reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence
 from tracekit.rules import gpus
@@ -54,8 +55,7 @@ class BusiestThresholds(gpus.HeldThresholds):
     min_moments_count: int = threshold(10, "counters alone: moments to compare in")
 
 
-@dataclass(frozen=True)
-class Busiest:
+class Busiest(Struct, frozen=True):
     """A GPU that is busier than its peers, and why it may be slow."""
 
     row: Row

@@ -25,8 +25,9 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from tracekit.rules.base import Facts, Rule, RuleOutcome
 from tracekit.rules.stalls import (

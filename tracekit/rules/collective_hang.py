@@ -47,7 +47,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tracekit.findings import Finding
 from tracekit.rules import (

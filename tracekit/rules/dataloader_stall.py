@@ -36,7 +36,7 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, Scope, Severity, severity_of
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome

@@ -8,8 +8,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.findings import Instrument, NotChecked, Owner, Severity
 from tracekit.rules.facts import HIDDEN_QUERY, LOST_QUERY, Facts, UndeclaredQueryError
@@ -73,8 +75,7 @@ ranks, is as grave, and the symptom suspects no others; there, at the same time;
 devices; on all its hosts, and not on all of the job."""
 
 
-@dataclass(frozen=True)
-class Lends:
+class Lends(Struct, frozen=True):
     """How a symptom's measured price passes to what causes it, where that is stated without one."""
 
     instrument: Instrument
@@ -85,8 +86,7 @@ class Lends:
     """Only to a cause that stands alone and has nothing against it."""
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A rule: one module, one name, one question to the data."""
 
     name: str

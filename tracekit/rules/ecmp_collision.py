@@ -28,7 +28,8 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import port_losses

@@ -25,7 +25,9 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import ports as at
@@ -67,8 +69,7 @@ def evaluate(facts: Facts, limits: EcnCongestionThresholds) -> RuleOutcome:
     return RuleOutcome(tuple(_finding(facts, limits, listed) for listed in by_link))
 
 
-@dataclass(frozen=True)
-class _Congested:
+class _Congested(Struct, frozen=True):
     port: at.Port
     ratio: float | None
     """Marked of all packets; None where only notices are counted."""

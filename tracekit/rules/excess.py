@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Owner
 from tracekit.range_kind import RangeKind
@@ -53,8 +54,7 @@ class ExcessThresholds(Thresholds):
     min_judged_count: int = threshold(3, "steps whose median tells what comes and goes")
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """Who can mend what a range was for, and how."""
 
     owner: Owner
@@ -96,8 +96,7 @@ ADVICE: Mapping[RangeKind, Advice] = {
 }
 
 
-@dataclass(frozen=True)
-class Excess:
+class Excess(Struct, frozen=True):
     """What a rank spends beyond its peers, as far as it lies in one place."""
 
     rank: int

@@ -6,11 +6,13 @@ No file, no database: what a rule looks at was asked before.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.findings import (
     Candidates,
@@ -61,8 +63,7 @@ L = TypeVar("L", bound=Thresholds)
 M = TypeVar("M")
 
 
-@dataclass(frozen=True)
-class JobFacts:
+class JobFacts(Struct, frozen=True):
     """What is known of the job beyond query rows; null or empty means unknown, never zero."""
 
     name: str | None = None
@@ -192,8 +193,7 @@ class UndeclaredQueryError(LookupError):
     """A rule read a query that it does not declare: were it to fail, nobody would be told."""
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True, dict=True):
     """Everything that a rule may look at."""
 
     job: JobFacts = field(default_factory=JobFacts)
@@ -218,7 +218,7 @@ class Facts:
     GPU, is known of the run itself and always open."""
     rule: Rule | None = None
     """The rule that is asked, of whose findings it is the maker."""
-    whole: Facts | None = field(default=None, repr=False)
+    whole: Facts | None = None
     """Without that limit: what is made of rows is made once."""
 
     def of(self, query: str) -> Sequence[Row]:

@@ -40,8 +40,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Owner, Scope, Severity, severity_of
 from tracekit.rules import gpus

@@ -34,7 +34,7 @@ Source
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome

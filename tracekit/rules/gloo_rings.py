@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Price, Severity
 from tracekit.rules.base import Facts, Row
@@ -50,8 +52,7 @@ class RingThresholds(Thresholds):
     )
 
 
-@dataclass(frozen=True)
-class Witness:
+class Witness(Struct, frozen=True):
     """One kind of operation of a group, which the same member leaves last."""
 
     group_id: str
@@ -84,8 +85,7 @@ class Witness:
         return lost_ratio(self.row, self.members_count, self.lag_ratio, self.is_alone)
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A slow link and what shows it; of one of its ends where several others show that end."""
 
     sender: int | None

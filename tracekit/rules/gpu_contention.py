@@ -36,8 +36,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, Price, severity_of
 from tracekit.rules import gpus, logged

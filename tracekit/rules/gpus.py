@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import (
     Candidates,
@@ -303,8 +305,7 @@ class PricedThresholds(ReplayThresholds):
     )
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What GPUs that their own counters call slow cost a step, and how that is known."""
 
     impact: Impact

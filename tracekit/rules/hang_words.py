@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.findings import Candidates, Evidence, EvidenceRow, Finding, Instrument, Severity
 from tracekit.rules.base import Facts, Row
@@ -14,8 +15,7 @@ VARIABLE_SIZES = frozenset({"all_to_all", "coalesced", "gather", "scatter", "unk
 """Operations whose members may rightly give different sizes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(Struct, frozen=True):
     """What logs or dumps say of one group, in global ranks."""
 
     finding: Finding

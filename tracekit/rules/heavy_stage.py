@@ -8,8 +8,9 @@ same more slowly is then told by its calls: as many, on inputs as large, are the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median, median_low
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Price
 from tracekit.rules import pipeline
@@ -40,8 +41,7 @@ class HeavyStageThresholds(ExcessThresholds, PriceThresholds):
     )
 
 
-@dataclass(frozen=True)
-class HeavyStage:
+class HeavyStage(Struct, frozen=True):
     """A stage that the others wait for."""
 
     stages: Sequence[pipeline.Stage]

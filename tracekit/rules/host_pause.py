@@ -47,8 +47,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import fmean, median
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Instrument, Price
 from tracekit.rules import idle_pauses
@@ -320,8 +321,7 @@ def _total_ns(rows: list[Row]) -> float:
     return sum(float(row["excess_ns"]) for row in rows)
 
 
-@dataclass(frozen=True)
-class _Why:
+class _Why(Struct, frozen=True):
     """What is known of why a rank stands still."""
 
     says: str

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, Impact, Scope, Severity, When, severity_of
 from tracekit.rules import logged
@@ -80,8 +82,7 @@ class HostThresholds(SlowerThresholds, ExcessThresholds):
     )
 
 
-@dataclass(frozen=True)
-class Lack:
+class Lack(Struct, frozen=True):
     """Something that a host may lack."""
 
     resource: str
@@ -181,8 +182,7 @@ def _is_nested(group: str, other: str) -> bool:
 # --- ranks that are late --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Shortage:
+class _Shortage(Struct, frozen=True):
     lack: Lack
     rows: tuple[Row, ...]
     ratio: float

@@ -108,7 +108,7 @@ def _stuck(
         remedy=("restart without the hosts whose processes did not start",),
         next_capture=("logs of all ranks (NCCL_DEBUG_FILE=nccl.%h.%p.log)",),
     )
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     why = "they are members of the communicator and no log shows them"
     world = tuple(missing) if size == facts.job.world_size else ()

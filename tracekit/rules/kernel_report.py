@@ -34,7 +34,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.findings import (
     Evidence,
@@ -78,16 +79,14 @@ class KernelReportThresholds(Thresholds):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Told:
+class _Told(Struct, frozen=True):
     words: str
     severity: Severity
     rows: Sequence[Row]
     devices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     name: str
     codes: tuple[str, ...]
     owner: Owner
@@ -332,8 +331,7 @@ def evaluate(facts: Facts, limits: KernelReportThresholds) -> RuleOutcome:
     return RuleOutcome(tuple(findings))
 
 
-@dataclass(frozen=True)
-class _Last:
+class _Last(Struct, frozen=True):
     """The last line of a training log that does not reach the job's end."""
 
     step: int

@@ -32,8 +32,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Scope, Severity
 from tracekit.rules.base import NO_STEPS, Facts, Row, Rule, RuleOutcome
@@ -67,8 +68,7 @@ class LatencyBoundCommunicationThresholds(Thresholds):
     )
 
 
-@dataclass(frozen=True)
-class Small:
+class Small(Struct, frozen=True):
     """Small messages of one family and operation: what a rank loses in a mean step."""
 
     kind: str | None

@@ -40,8 +40,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Price, Severity
 from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Row, Rule, RuleOutcome
@@ -104,8 +105,7 @@ class LaunchBoundThresholds(Thresholds):
     )
 
 
-@dataclass(frozen=True)
-class RankLaunching:
+class RankLaunching(Struct, frozen=True):
     """How one rank launches."""
 
     rank: int
@@ -286,8 +286,7 @@ def _is_bound(rank: RankLaunching, facts: Facts, limits: LaunchBoundThresholds) 
     )
 
 
-@dataclass(frozen=True)
-class Paced:
+class Paced(Struct, frozen=True):
     """A rank whose host works all through a mean steady step, and whose device waits."""
 
     rank: int

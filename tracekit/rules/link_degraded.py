@@ -41,7 +41,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity
 from tracekit.rules import cables, gloo_rings, nccl_links, port_links, ports

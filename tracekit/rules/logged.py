@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import (
     Evidence,
@@ -37,8 +39,7 @@ EPISODES_QUERY = "slow_episode"
 ATTEMPTS_QUERY = "attempt_summary"
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(Struct, frozen=True):
     """The job as its training log tells it."""
 
     summary: Row

@@ -31,9 +31,10 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules import pipeline
@@ -70,8 +71,7 @@ class LowMfuThresholds(Thresholds):
     )
 
 
-@dataclass(frozen=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True):
     """Where a mean steady step of the median rank went. Parts add up to the step, in seconds."""
 
     step_s: float

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import TypeVar, cast
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, EvidenceRow, Scope
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
@@ -27,8 +28,7 @@ Process = tuple[int, str | None, int | None]
 """A process as one log knows it: the file, its machine, its number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A rank of a communicator."""
 
     comm: str
@@ -52,8 +52,7 @@ class Member:
         return (self.source_id, self.node, self.pid)
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """A kind of message of one process."""
 
     code: str
@@ -72,8 +71,7 @@ class Signal:
         return (self.source_id, self.node, self.pid)
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """How one rank of a communicator talks to another."""
 
     comm: str | None

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.findings import Finding, Severity
 from tracekit.rules.base import Facts
@@ -40,8 +41,7 @@ class FailureThresholds(Thresholds):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A process's first error that is no flush."""
 
     signal: Signal

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.nccl_facts import Nccl, Signal, number
@@ -23,8 +24,7 @@ the machine.
 _WORDS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Nearness:
+class Nearness(Struct, frozen=True):
     """The NICs of one host by their distance to each GPU."""
 
     rows: tuple[Row, ...]
@@ -102,8 +102,7 @@ def nearness(facts: Facts, node: str, nics: Collection[str]) -> Nearness | None:
     return max(fitting, key=lambda f: len(f.by_pci)).as_of(is_assumed=named not in by_host)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(Struct, frozen=True):
     rows: tuple[Row, ...]
     words: dict[str, dict[str, str]]
     by_pci: dict[str, str]

@@ -32,7 +32,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
@@ -60,8 +61,7 @@ class NumaMisplacementThresholds(Thresholds):
     )
 
 
-@dataclass
-class _Process:
+class _Process(Struct):
     """A process that computes on GPUs of its host."""
 
     pid: int

@@ -31,8 +31,9 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import NO_GPU, NO_STEPS, Facts, Rule, RuleOutcome
@@ -67,8 +68,7 @@ class OffloadBoundThresholds(Thresholds):
     min_pageable_ratio: float = threshold(0.5, "of the bytes, from or to memory not pinned")
 
 
-@dataclass(frozen=True)
-class RankCopies:
+class RankCopies(Struct, frozen=True):
     """What a rank copies in a step."""
 
     rank: int

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.findings import Candidates, Finding
 from tracekit.rules import standstill
@@ -21,8 +22,7 @@ from tracekit.wording import ranges, ranks_phrase, safe, seconds
 QUERY = "open_calls"
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(Struct, frozen=True):
     """A communicator that the traces show standing still."""
 
     finding: Finding
@@ -30,8 +30,7 @@ class Traced:
     behind: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A communicator with an open call, in which all traced members stand still."""
 
     rows: Sequence[Row]

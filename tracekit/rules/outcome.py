@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tracekit.findings import Finding, NotChecked
 
 
-@dataclass(frozen=True)
-class RuleOutcome:
+class RuleOutcome(Struct, frozen=True):
     """What a rule says. Both empty: it looked and there is nothing, or its question has no
     meaning here."""
 

@@ -31,7 +31,8 @@ Source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import logged, transfers
@@ -56,8 +57,7 @@ class PacketLossThresholds(at.PortThresholds, logged.HistoryThresholds):
     )
 
 
-@dataclass(frozen=True)
-class _Loss:
+class _Loss(Struct, frozen=True):
     port: at.Port
     direction: str
     dropped: float

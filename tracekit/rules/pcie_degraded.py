@@ -31,8 +31,9 @@ Source
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, Impact, Severity, confidence_from, severity_of
 from tracekit.rules import gpus

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
+
+from msgspec import Struct
 
 from tracekit.rules.base import Facts, Row
 
@@ -12,8 +13,7 @@ NEEDS = "operations of pipeline microbatches (named ranges in a trace, or timer 
 CAPTURE = "profile all stages with the framework's pipeline ranges, or record operation timers"
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """A stage of the pipeline: how long it computes for a microbatch."""
 
     stage: int
@@ -67,8 +67,7 @@ def mean_bubble_by_stage(bubbles: Sequence[Row]) -> Mapping[int, float]:
     return {stage: idle / window for stage, (idle, window) in sorted(sums.items())}
 
 
-@dataclass(frozen=True)
-class ScheduleBubble:
+class ScheduleBubble(Struct, frozen=True):
     """The bubble of a mean steady step: measured, and what the schedule makes."""
 
     bubble_ratio: float

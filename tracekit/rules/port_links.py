@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median_high
+
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_losses

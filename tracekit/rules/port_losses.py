@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean, median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import Finding
 from tracekit.rules.base import Facts, Row
@@ -97,8 +99,7 @@ def held_ns(facts: Facts, port: Port, own_per_s: float, usual_per_s: float) -> f
     return min(at_rate_ns, max(0.0, took_ns - moved_bytes / usual_per_s))
 
 
-@dataclass(frozen=True)
-class OpenPrice:
+class OpenPrice(Struct, frozen=True):
     """What transfers lost a step where every call has members without a trace: between the two."""
 
     short_ns: float

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
 from typing import Unpack
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Impact, Instrument, Owner, Price, Scope, Severity
 from tracekit.rules import logged, transfers
@@ -81,8 +82,7 @@ class PauseThresholds(TransferThresholds):
     )
 
 
-@dataclass(frozen=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Pausing in one direction while the job ran."""
 
     ratio: float | None
@@ -96,8 +96,7 @@ class Pause:
         return self.ratio if self.ratio is not None else self.frames_per_s or 0.0
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(Struct, frozen=True):
     """A port and what its counters grew by while the job ran."""
 
     node: str | None
@@ -308,8 +307,7 @@ def tested_evidence(row: Row | None) -> tuple[Evidence, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What a network's trouble costs a step, and how that is known."""
 
     impact: Impact

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Scope, Severity
 from tracekit.rules.base import Facts, Row
@@ -21,8 +22,7 @@ QUERY = "ras_growth"
 MAX_HOSTS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Still:
+class Still(Struct, frozen=True):
     """A communicator in which nobody launched anything between the first and last snapshot."""
 
     comm: str

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from math import sqrt
+
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, Scope, Severity
 from tracekit.rules.base import Facts, Row, RuleOutcome

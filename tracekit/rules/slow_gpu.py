@@ -39,8 +39,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, Impact, Severity, severity_of
 from tracekit.rules import busiest as active

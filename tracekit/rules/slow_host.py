@@ -40,8 +40,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Instrument, Severity
 from tracekit.rules.base import NO_STEPS, Facts, Rule, RuleOutcome
@@ -154,8 +155,7 @@ def _at_its_stage(facts: Facts, limits: SlowHostThresholds, heavy: HeavyStage) -
     )
 
 
-@dataclass(frozen=True)
-class Launching:
+class Launching(Struct, frozen=True):
     """A host all of whose ranks launch slowly. Times are of a mean steady step."""
 
     name: str

@@ -35,8 +35,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean, median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import Evidence, Finding, Scope
 from tracekit.rules import hosts
@@ -86,8 +88,7 @@ class SlowStorageThresholds(hosts.HostThresholds):
     )
 
 
-@dataclass(frozen=True)
-class _Slow:
+class _Slow(Struct, frozen=True):
     host: str
     device: str
     filesystem: str | None

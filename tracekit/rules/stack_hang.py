@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.findings import Candidates, Evidence, Finding, Severity, confidence_from
 from tracekit.rules.base import Facts, Row
@@ -31,8 +33,7 @@ _IN = {
 MAX_NAMED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """A process of the job, with the stacks that its dumps show."""
 
     rows: tuple[Row, ...]
@@ -105,8 +106,7 @@ def processes(facts: Facts) -> list[Process]:
     return [Process(tuple(rows)) for rows in by_process.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A job all of whose processes stand, some in a collective and others elsewhere."""
 
     waiting: Sequence[Process]

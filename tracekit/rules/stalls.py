@@ -21,8 +21,9 @@ it while the other is there; without both a step may take less by more than the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, EvidenceRow, Finding, Instrument, Method, Price
 from tracekit.rules.base import NO_GPU, Facts, Row, RuleOutcome
@@ -66,8 +67,7 @@ class StallThresholds(PriceThresholds):
     )
 
 
-@dataclass(frozen=True)
-class StallText:
+class StallText(Struct, frozen=True):
     """The words of a rule about a kind of stall."""
 
     query: str
@@ -83,8 +83,7 @@ class StallText:
     """What shows it on the host, where that is no range."""
 
 
-@dataclass(frozen=True)
-class StallSummary:
+class StallSummary(Struct, frozen=True):
     """The numbers that a sentence about a stall is made of. Means are over stalled steps."""
 
     subject: str
@@ -114,8 +113,7 @@ class StallSummary:
         return self.often_in_steps
 
 
-@dataclass(frozen=True)
-class StepDelay:
+class StepDelay(Struct, frozen=True):
     """What stalls delayed the job by in one step, and on whose account."""
 
     key: StepKey

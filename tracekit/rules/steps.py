@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 SAME_RATIO = 0.01
 """Ranks whose mean step differs by less from the job's take as long as it does: an effect of 1 %
@@ -41,8 +43,7 @@ class StepKey(NamedTuple):
         return self._replace(step=self.step + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class RankStep:
+class RankStep(Struct, frozen=True):
     """One rank's steady step and how its time went.
 
     compute, exposed_comm, memory and idle add up to the duration.
@@ -78,8 +79,7 @@ def utc(time_ns: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns // 1000:06d}Z"
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Struct, frozen=True, dict=True):
     """The steady steps by key and rank."""
 
     by_key: Mapping[StepKey, Mapping[int, RankStep]]

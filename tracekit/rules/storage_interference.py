@@ -29,8 +29,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding
 from tracekit.rules import port_losses
@@ -62,8 +63,7 @@ class StorageInterferenceThresholds(at.TransferThresholds):
     )
 
 
-@dataclass(frozen=True)
-class _Foreign:
+class _Foreign(Struct, frozen=True):
     port: at.Port
     counter: str
     bytes_per_s: float

@@ -7,7 +7,8 @@ That all members come to a barrier (``monitored_barrier``), that they call the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tracekit.rules.base import Facts, Row
 from tracekit.rules.hang_words import Logged, differing, disagreeing, stopped, who

@@ -40,9 +40,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Impact, Price, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
@@ -87,8 +88,7 @@ class TrafficMismatchThresholds(Thresholds):
     )
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """One thing about one family that is not as the layout has it."""
 
     what: str

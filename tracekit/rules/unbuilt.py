@@ -6,13 +6,12 @@ looked for is named, with what would settle it. When a rule is built its name le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tracekit.findings import NotChecked
 
 
-@dataclass(frozen=True)
-class Unbuilt:
+class Unbuilt(Struct, frozen=True):
     """A rule that somebody must stand in for."""
 
     rule: str

@@ -28,7 +28,8 @@ Source
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tracekit.findings import Evidence, Finding, Severity
 from tracekit.rules.base import Facts, Row, RuleOutcome
@@ -156,8 +157,7 @@ def _single(
     )
 
 
-@dataclass(frozen=True)
-class _Shared:
+class _Shared(Struct, frozen=True):
     """What is shared by design is shared on every machine."""
 
     counts: dict[str, int]

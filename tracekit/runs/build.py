@@ -7,9 +7,11 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit import store
 from tracekit.errors import StoreError
@@ -148,8 +150,7 @@ def ingest(
     raise _beaten(run)
 
 
-@dataclass(frozen=True, slots=True)
-class _Remote:
+class _Remote(Struct, frozen=True):
     """Where shards are written and calls numbered, if not on this machine."""
 
     cluster: Cluster
@@ -170,8 +171,7 @@ class _Remote:
         return numbered_elsewhere(self.cluster, self.run, parts, self.via)
 
 
-@dataclass(frozen=True, slots=True)
-class Staleness:
+class Staleness(Struct, frozen=True):
     """What of a run this tracekit would make otherwise."""
 
     is_derived_otherwise: bool

@@ -13,8 +13,10 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.cluster import (
     Cluster,
@@ -34,8 +36,7 @@ SAME_TIME_NS = 2_000_000_000
 """File systems keep times with this precision at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class _There:
+class _There(Struct, frozen=True):
     """A task for a worker elsewhere."""
 
     task: ShardTask

@@ -15,10 +15,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from tracekit import store
 from tracekit.errors import (
@@ -253,7 +255,7 @@ def _made(
     try:
         readers = fill(writer)
         files = writer.close()
-        text = json.dumps({"files": [asdict(f) for f in files], "readers": readers})
+        text = json.dumps({"files": [to_builtins(f) for f in files], "readers": readers})
         (work / "shard.json").write_text(text, encoding="utf-8")
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # another writer finished the same shard: use that

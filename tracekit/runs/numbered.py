@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tracekit.cluster import Cluster, FailedTaskError
 from tracekit.derive.matching import Columns, number_part
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from tracekit.derive.calls import Ints
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A task: which part, and where its files are."""
 
     which: int

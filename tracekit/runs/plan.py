@@ -6,9 +6,10 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from tracekit.errors import InputError, StoreError
 from tracekit.runs.keys import (
@@ -52,8 +53,7 @@ SMALL_FILES_BYTES = 64 << 20
 """As many of them as this."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardTask:
+class ShardTask(Struct, frozen=True):
     """Sources that one worker writes into one shard."""
 
     run: str
@@ -64,8 +64,7 @@ class ShardTask:
     """Threads that the worker may take: more than one where it has cores to spare."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """What one shard holds. Paths of its files are relative to the run."""
 
     files: tuple[ShardFile, ...]
@@ -73,8 +72,7 @@ class Shard:
     """By source: which ingestor read it, as ``SourceEntry.reader``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Struct, frozen=True):
     """A shard of which some sources stand: their rows are copied, without their raw files."""
 
     shard: str
@@ -82,8 +80,7 @@ class Carried:
     source_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """What stands of the last generation, and what of it must be read again."""
 
     sources: tuple[SourceEntry, ...] = ()
@@ -243,8 +240,7 @@ def spread(files: Sequence[SourceFile]) -> list[SourceFile]:
     return [files[i] for i in order]
 
 
-@dataclass
-class Pace:
+class Pace(Struct):
     """How much may still be read before a time, by how long the reading took so far."""
 
     until: float

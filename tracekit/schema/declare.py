@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +42,7 @@ Sensitivity = Literal["none", "name", "secret"]
 Kind = Literal["source", "derived"]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column: its DuckDB type, its meaning, and how careful to be with its values."""
 
     name: str
@@ -59,8 +59,7 @@ class Column:
         return next((u for s, u in UNIT_SUFFIXES.items() if self.name.endswith(s)), None)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True, dict=True):
     """One table: its grain (what one row is; the key) and its columns."""
 
     name: str

@@ -10,9 +10,9 @@ there for a while.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tracekit.simulate import program as p
@@ -37,8 +37,7 @@ USUAL_INTERVAL_S = 0.25
 """Readings closer than this shorten both in proportion: nobody keeps minutes of them."""
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A stretch of time in which a captured step happens, once more."""
 
     start_ns: float

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import astuple
+
 from tracekit.simulate import program as p
 from tracekit.simulate.hardware import Topology
 from tracekit.simulate.layout import Layout
@@ -54,7 +56,7 @@ class StepBuilder:
 
     def _talk(self, code: int, spec: p.Collective | p.Message) -> None:
         """A collective or message; equal ones are one object, of which writers keep texts."""
-        self._add(code, self._specs.setdefault((code, *vars(spec).values()), spec))
+        self._add(code, self._specs.setdefault((code, *astuple(spec)), spec))
 
     def _input(self) -> None:
         self._add(p.MARK, "step_start")

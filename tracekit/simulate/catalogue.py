@@ -6,7 +6,7 @@ accuracy bench reports it as missing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tracekit.simulate import effects as e
 
@@ -25,8 +25,7 @@ _NIC = ("kineto", "nic")
 _SWITCH = ("kineto", "nic", "switch")
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One kind of fault."""
 
     name: str
@@ -184,8 +183,7 @@ FAULTS: tuple[Fault, ...] = (
 """In the order of ``tracekit simulate --list``."""
 
 
-@dataclass(frozen=True)
-class Decoy:
+class Decoy(Struct, frozen=True):
     """What looks like a fault and costs (next to) nothing."""
 
     name: str

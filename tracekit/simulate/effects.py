@@ -7,9 +7,10 @@ What follows from that is the simulation's business.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from tracekit.simulate import health as h
 from tracekit.simulate import program as p

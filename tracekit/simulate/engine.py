@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.simulate import program as p
 from tracekit.simulate.network import LinkState, Network
@@ -27,8 +28,7 @@ from tracekit.simulate.records import Group, HostRecords, Meeting, Operations, S
 LOOK_AHEAD = 64
 
 
-@dataclass(frozen=True)
-class HostModel:
+class HostModel(Struct, frozen=True):
     """What the host's own work costs."""
 
     operator_ns: float = 9_000.0
@@ -47,8 +47,7 @@ class HostModel:
 ORDINARY_HOST = HostModel()
 
 
-@dataclass
-class Conditions:
+class Conditions(Struct):
     """What is special about one rank in one step."""
 
     compute_scale: float = 1.0

@@ -6,11 +6,11 @@ One scrape file a host; every fourth host has no exporter and keeps a table of n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from tracekit.simulate import health as h
 from tracekit.simulate.activity import Floats
@@ -43,8 +43,7 @@ def has_exporter(host_index: int) -> bool:
     return host_index % 4 != 3
 
 
-@dataclass
-class _Gpu:
+class _Gpu(Struct):
     """One GPU's series, at each tick."""
 
     gauges: dict[str, Floats]

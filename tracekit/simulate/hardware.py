@@ -5,13 +5,13 @@ Bandwidths are per direction. The tables are vendors' figures, not measurements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 GB = 1e9
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A GPU model."""
 
     name: str
@@ -32,8 +32,7 @@ GPUS: dict[str, Gpu] = {
 }
 
 
-@dataclass(frozen=True)
-class Latency:
+class Latency(Struct, frozen=True):
     """What a transfer costs before its first byte."""
 
     base_ns: float = 9_000.0
@@ -41,8 +40,7 @@ class Latency:
     network_hop_ns: float = 5_000.0
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """Ranks on hosts, hosts under leaf switches, leaves under spines.
 
     Each GPU has one NIC, and NIC i of every host is on rail i: rail-aligned traffic stays under one

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 IDLE, POWER_CAP, SLOWDOWN, SOFTWARE_HEAT, HARDWARE_HEAT, BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 """Bits of NVML's clock event reasons."""
 
 
-@dataclass
-class Health:
+class Health(Struct):
     """How well GPUs and ports are in a step, by rank. What is not named is as it should be."""
 
     slowness: dict[int, float] = field(default_factory=dict)

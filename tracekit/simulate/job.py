@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from tracekit.simulate import program as p
 from tracekit.simulate.builder import StepBuilder
@@ -22,8 +23,7 @@ StepConditions = Callable[[int, int], Conditions]
 StepLinks = Callable[[int], LinkState]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Everything that decides what a job does, but for its faults."""
 
     name: str
@@ -54,8 +54,7 @@ class Plan:
         return range(self.first_step, self.first_step + self.steps_count)
 
 
-@dataclass
-class StepRecord:
+class StepRecord(Struct):
     """What one rank did in one step."""
 
     rank: int
@@ -67,8 +66,7 @@ class StepRecord:
     is_complete: bool = True
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """Sums over the job, from its own event list: the truth's ``measured``."""
 
     step_ns: list[list[int]] = field(default_factory=list)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from tracekit.simulate import program as p
 from tracekit.simulate.job import Plan, StepRecord
@@ -71,8 +72,7 @@ _SHORT = {
 }
 
 
-@dataclass(frozen=True)
-class HostClock:
+class HostClock(Struct, frozen=True):
     """How a host's clock reads the true time."""
 
     offset_ns: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tracekit.simulate.hardware import Topology
 from tracekit.simulate.layout import Layout
@@ -23,8 +23,7 @@ FIXED_NS = 2_000.0
 _GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_{}_n_tilesize128x128x64_cublas"
 
 
-@dataclass(frozen=True)
-class ModelShape:
+class ModelShape(Struct, frozen=True):
     """A transformer."""
 
     layers: int = 8
@@ -58,8 +57,7 @@ class ModelShape:
         return self.layers * layer + 2 * self.vocabulary * self.hidden
 
 
-@dataclass(frozen=True)
-class Ring:
+class Ring(Struct, frozen=True):
     """A ring exchange of keys and values with the neighbours in the context-parallel group.
 
     Of 0 bytes: no exchange, only the wait for the last one.
@@ -68,8 +66,7 @@ class Ring:
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class Deferred:
+class Deferred(Struct, frozen=True):
     """Work for the weights' gradients only, which ZB-H1 may do later."""
 
     kernel: Kernel

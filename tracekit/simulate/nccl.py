@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from tracekit.simulate import program as p
 from tracekit.simulate.effects import Effect
@@ -45,8 +45,7 @@ _CALLS = {
 _DTYPES = {"BFloat16": 9, "Float": 7, "Half": 6, "Long": 4, "Byte": 1}
 
 
-@dataclass
-class Wiring:
+class Wiring(Struct):
     """What NCCL finds and decides, before any group is made."""
 
     network: str = "IB"
@@ -142,8 +141,7 @@ def wiring_of(
     return wiring
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True, dict=True):
     """A communicator."""
 
     role: str
@@ -152,7 +150,10 @@ class Group:
     index: int
     hosts: tuple[tuple[int, ...], ...]
     """Members by machine."""
-    _rings: dict[int, list[int]] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def _rings(self) -> dict[int, list[int]]:
+        return {}
 
     @cached_property
     def places(self) -> dict[int, int]:

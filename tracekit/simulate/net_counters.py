@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from tracekit.simulate.activity import Floats
 from tracekit.simulate.telemetry import Telemetry, whole
@@ -33,8 +33,7 @@ RESET_S = (8.0, 38.0)
 """When after the captured steps the decoy resets a NIC's counters."""
 
 
-@dataclass(frozen=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """A host's NIC, the ranks that use it, and the port of the leaf that it hangs on."""
 
     machine: str
@@ -47,8 +46,7 @@ class Nic:
     port: str
 
 
-@dataclass
-class _Readings:
+class _Readings(Struct):
     """Cumulative readings and levels of one port at each tick, by the writer's own names."""
 
     counted: dict[str, list[int]] = field(default_factory=dict)
@@ -395,36 +393,27 @@ class NetCounters:
                 yield f"{root}/{name}:{values[i]}\n"
 
 
-@dataclass
 class _Sums:
     """What a port's cable carried up to each tick, and what happened to it."""
 
-    count: int
-
-    def __post_init__(self) -> None:
-        for name in (
-            "got", "sent", "lost", "timeouts", "pausing_us", "paused_us", "marked", "damaged",
-            "damaged_out", "stalls", "foreign",
-        ):  # fmt: skip
-            setattr(self, name, np.zeros(self.count))
-
-    got: Floats = field(init=False)
-    """Bytes towards the host (or, of an uplink, down it)."""
-    sent: Floats = field(init=False)
-    lost: Floats = field(init=False)
-    """Packets, on the way to the host."""
-    timeouts: Floats = field(init=False)
-    pausing_us: Floats = field(init=False)
-    """That the host asked of the switch."""
-    paused_us: Floats = field(init=False)
-    """That the switch asked of the host."""
-    marked: Floats = field(init=False)
-    damaged: Floats = field(init=False)
-    damaged_out: Floats = field(init=False)
-    """By the cable, from the host."""
-    stalls: Floats = field(init=False)
-    foreign: Floats = field(init=False)
-    """Bytes of the other class, towards the host."""
+    def __init__(self, count: int) -> None:
+        self.got: Floats = np.zeros(count)
+        """Bytes towards the host (or, of an uplink, down it)."""
+        self.sent: Floats = np.zeros(count)
+        self.lost: Floats = np.zeros(count)
+        """Packets, on the way to the host."""
+        self.timeouts: Floats = np.zeros(count)
+        self.pausing_us: Floats = np.zeros(count)
+        """That the host asked of the switch."""
+        self.paused_us: Floats = np.zeros(count)
+        """That the switch asked of the host."""
+        self.marked: Floats = np.zeros(count)
+        self.damaged: Floats = np.zeros(count)
+        self.damaged_out: Floats = np.zeros(count)
+        """By the cable, from the host."""
+        self.stalls: Floats = np.zeros(count)
+        self.foreign: Floats = np.zeros(count)
+        """Bytes of the other class, towards the host."""
 
 
 def _ethtool(stamps: list[int], counted: dict[str, list[int]]) -> Iterator[str]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import log2
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from tracekit.simulate.hardware import Topology
 
 
-@dataclass
-class LinkState:
+class LinkState(Struct):
     """What is wrong with the network at a step, as factors on bandwidth."""
 
     nic_factor: dict[int, float] = field(default_factory=dict)
@@ -175,8 +175,7 @@ class Network:
         return top.rail(src) != top.rail(dst) or top.pod(src) != top.pod(dst)
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     ranks: tuple[int, ...]
     size: int
     domains: int

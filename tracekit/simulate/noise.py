@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
+from msgspec import Struct
 
 _BLOCK = 256
 
 
-@dataclass(frozen=True)
-class NoiseModel:
+class NoiseModel(Struct, frozen=True):
     """How much everything varies; standard deviations of the logarithm."""
 
     kernel: float = 0.012

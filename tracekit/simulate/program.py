@@ -7,8 +7,9 @@ given so far, as cudaStreamWaitEvent does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 KERNEL, COLLECTIVE, MESSAGE, WAIT, WAIT_SLOT, RECORD, SYNC, BEGIN, END, HOST, THREAD, MARK = range(
     12
@@ -23,8 +24,7 @@ MAIN_THREAD = 0
 AUTOGRAD_THREAD = 1
 
 
-@dataclass(frozen=True, eq=False)
-class Kernel:
+class Kernel(Struct, frozen=True, eq=False):
     """Work of one GPU (or, on a job without GPUs, of one host thread)."""
 
     name: str
@@ -41,8 +41,7 @@ class Kernel:
     registers: int = 128
 
 
-@dataclass(frozen=True, eq=False)
-class Collective:
+class Collective(Struct, frozen=True, eq=False):
     """One collective of a family of groups."""
 
     role: str
@@ -57,8 +56,7 @@ class Collective:
     """Whether its sizes follow the routing of tokens to experts."""
 
 
-@dataclass(frozen=True, eq=False)
-class Message:
+class Message(Struct, frozen=True, eq=False):
     """One half of a send/receive pair."""
 
     role: str

@@ -7,12 +7,13 @@ part of ``HELD_BYTES``. Whoever iterates gets objects again, one at a time and a
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from struct import Struct
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
+
+from msgspec import Struct
 
 HELD_BYTES = 32 << 20
 """Rows of all ranks that stay in memory, at most."""
@@ -57,8 +58,7 @@ class Operation(NamedTuple):
     transfer: Transfer | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Group:
+class Group(Struct, frozen=True, eq=False):
     """Who communicates with whom. Of the same job, equal groups are one object."""
 
     number: int
@@ -159,7 +159,7 @@ class Spool:
 class _Rows:
     """Rows of one rank and kind, in order."""
 
-    def __init__(self, row: Struct, spool: Spool) -> None:
+    def __init__(self, row: struct.Struct, spool: Spool) -> None:
         self._row = row
         self._pack = row.pack
         self._spool = spool
@@ -180,7 +180,7 @@ class _Rows:
         yield from self._row.iter_unpack(bytes(self._tail))
 
 
-_HOST = Struct("<IBBIqqIIIq")
+_HOST = struct.Struct("<IBBIqqIIIq")
 """Kind, thread, what more is, name, start, duration, external id, more, sequence, bytes."""
 _NOTHING, _SPEC, _CALL = range(3)
 
@@ -221,7 +221,7 @@ class HostRecords(_Rows):
             yield things[kind], things[name], start, dur, thread, external, more
 
 
-_OPERATION = Struct("<IHBqqqqIIiqIIqi")
+_OPERATION = struct.Struct("<IHBqqqqIIiqIIqi")
 """Spec, stream, thread, launch and its duration, start, end, correlation, external id, group (-1:
 no transfer), bytes, routing, sequence, latest, lost at (-1: nothing was lost)."""
 

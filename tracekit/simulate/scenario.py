@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.errors import UsageError
 from tracekit.simulate import catalogue, nccl
@@ -43,8 +45,7 @@ MIN_INTERVAL_S = 0.05
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """What to simulate."""
 
     scenario: str = "none"
@@ -68,8 +69,7 @@ class Request:
     """Layers of the model; 0: as many as the layout makes sense with."""
 
 
-@dataclass
-class Scenario:
+class Scenario(Struct):
     """A plan with faults in it, ready to run."""
 
     request: Request

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from tracekit.simulate.activity import Activity, Floats
 from tracekit.simulate.health import Health
@@ -18,8 +18,7 @@ CAPTURE = "tracekit-capture"
 """Folder of what is collected on a host, as the script of ``tracekit capture`` names it."""
 
 
-@dataclass(frozen=True)
-class Telemetry:
+class Telemetry(Struct, frozen=True):
     """Everything that a writer of counters needs to know."""
 
     plan: Plan

@@ -7,8 +7,10 @@ import json
 import os
 import secrets
 import zlib
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from tracekit.errors import DamagedRunError, StoreError
 
@@ -23,8 +25,7 @@ LAKE_MARK = "tracekit-lake.json"
 _CHECK = '\n "crc32": {},'
 
 
-@dataclass(frozen=True, slots=True)
-class SourceEntry:
+class SourceEntry(Struct, frozen=True):
     """One source of a run. ``key`` hashes its bytes, its name and the options of its reading.
 
     Its rows also depend on who read it: ``reader``.
@@ -44,8 +45,7 @@ class SourceEntry:
     """What a relative path is relative to."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardFile:
+class ShardFile(Struct, frozen=True):
     """One Parquet file; ``path`` is relative to the run's folder."""
 
     table: str
@@ -60,8 +60,7 @@ class ShardFile:
     """Of its bytes; null in runs of earlier versions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """A generation of a run."""
 
     generation: int
@@ -89,7 +88,7 @@ class Manifest:
     def to_json(self) -> str:
         """The manifest as JSON text, with a checksum of all of it but the line that says so."""
         text = json.dumps(
-            {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}, indent=1
+            {"format": FORMAT, "format_version": FORMAT_VERSION, **to_builtins(self)}, indent=1
         )
         return "{" + _CHECK.format(zlib.crc32(text.encode())) + text[1:]
 
@@ -249,4 +248,4 @@ def next_generation(previous: Manifest | None, **changes: object) -> Manifest:
     """The manifest that follows ``previous`` (or the first), with ``changes`` applied."""
     if previous is None:
         return Manifest(generation=1, **changes)  # type: ignore[arg-type]  # fields by name
-    return replace(previous, generation=previous.generation + 1, **changes)  # type: ignore[arg-type]  # fields by name
+    return replace(previous, generation=previous.generation + 1, **changes)

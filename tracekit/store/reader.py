@@ -8,11 +8,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
+
+from msgspec import Struct
 
 from tracekit.correction import corrected_sql
 from tracekit.errors import DamagedRunError, StoreError, TracekitError
@@ -72,8 +73,7 @@ class _Connected(NamedTuple):
     may_have_hosts: bool
 
 
-@dataclass
-class Run:
+class Run(Struct, dict=True):
     """An open run. ``con`` may be used for reading; its configuration is locked."""
 
     path: Path

@@ -7,8 +7,9 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _OURS = re.compile(
     r"manifests/\d+\.json|data/[0-9a-f]{24}/(?:\w+-\d+\.parquet|shard\.json)"
@@ -18,8 +19,7 @@ _OURS = re.compile(
 """Paths of what a run consists of, beside the marks of who keeps it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Struct, frozen=True):
     """What was removed of a run."""
 
     path: Path | str

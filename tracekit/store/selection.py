@@ -9,9 +9,11 @@ columns in the registry.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.errors import UsageError
 from tracekit.schema import Table, table
@@ -24,8 +26,7 @@ SHOWN_HOSTS = 8
 """Hosts that an error lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Which part of a run to look at. Empty means all; ranges are inclusive."""
 
     ranks: tuple[tuple[int, int], ...] = ()
@@ -365,8 +366,7 @@ def _names(values: Sequence[Any]) -> str:
     return some([safe(str(v)) for v in values], SHOWN_HOSTS)
 
 
-@dataclass(frozen=True)
-class _Option:
+class _Option(Struct, frozen=True):
     """An option of a selection: its field, the label that it is about, and how values are told."""
 
     name: str

@@ -7,10 +7,11 @@ import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from tracekit import values
 from tracekit.errors import RunWriteError, StoreError
@@ -198,8 +199,7 @@ _Bounds = tuple[int, int, int | None, int | None]
 """First and last source, first and last time of a row group."""
 
 
-@dataclass
-class _TableFiles:
+class _TableFiles(Struct):
     """The open file of one table, what waits to be written to it, and what was written."""
 
     spec: Table

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from tracekit.errors import UsageError
 from tracekit.whatif.causes import Cause
@@ -50,8 +50,7 @@ def refused_because(base_s: float, replayed_s: float, unmatched_ratio: float) ->
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Settled:
+class _Settled(Struct, frozen=True):
     """What a replay needs of a call each time, for its members in one order."""
 
     members: Sequence[int]
@@ -63,8 +62,7 @@ class _Settled:
     """By member the rows of those that it waits for; empty where all wait for all."""
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One matched collective (or a pair of send and receive)."""
 
     op: str
@@ -80,7 +78,8 @@ class Call:
     """Senders on the host that stood still until their receiver asked."""
     transfers: dict[int, int] | None = None
     """Kept once they have been asked for."""
-    settled: _Settled | None = field(default=None, init=False, repr=False, compare=False)
+    settled: _Settled | None = None
+    """Kept likewise; a changed call starts without both."""
 
     @property
     def all_needed(self) -> bool:
@@ -163,8 +162,7 @@ def unbroken(steps: Sequence[int], spans: Mapping[int, Mapping[int, tuple[int, i
     return best
 
 
-@dataclass
-class Scenarios:
+class Scenarios(Struct):
     """Per scenario (columns): how much of the measured and of the ideal transfers counts."""
 
     transfer: dict[str, tuple[Floats, Floats]]
@@ -190,8 +188,7 @@ def last_starts(call: Call) -> dict[int, int]:
     return {r: max(call.starts[m] for m in call.needed(r)) for r in call.starts}
 
 
-@dataclass(frozen=True)
-class _Transfers:
+class _Transfers(Struct, frozen=True):
     """The matched calls of a window, as a replay's exchanges."""
 
     calls: Mapping[int, Call]
@@ -474,8 +471,7 @@ OF_RANKS = frozenset(("rank", "stage", "dp", "host"))
 """Causes that name ranks."""
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Struct, frozen=True):
     """Where ranks are, as far as it is known."""
 
     stages: Mapping[int, int] = field(default_factory=dict)

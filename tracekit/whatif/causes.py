@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tracekit.errors import UsageError
 from tracekit.whatif import operations as o
@@ -48,8 +48,7 @@ _SCALE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Which operations are changed, and how: to their ideal, to nothing, or by a factor."""
 
     text: str

@@ -8,10 +8,10 @@ the causes that the user named, which change the job as measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from tracekit.whatif.calls import Call, class_of
 from tracekit.whatif.causes import Cause
@@ -22,8 +22,7 @@ MIN_SLOWDOWN, MAX_REMOVED_RANKS = 1.02, 8
 """The job without one rank is replayed for the worst ranks that slow it down by this much."""
 
 
-@dataclass
-class Replayed:
+class Replayed(Struct):
     """What is known of the captures that were replayed, in their order."""
 
     steps: list[int]

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from tracekit.errors import InputError
 from tracekit.whatif.operations import Floats, Ints
@@ -44,8 +44,7 @@ Times = Floats | Sequence[Floats]
 """By event, in each variant."""
 
 
-@dataclass
-class Program:
+class Program(Struct):
     """What a rank does in a window, as events with times of its variants."""
 
     rank: int
@@ -78,8 +77,7 @@ class Exchanges(Protocol):
         """When the members leave what they enter then: (member, scenario)."""
 
 
-@dataclass
-class _Entry:
+class _Entry(Struct):
     """A call as the ranks of a team enter it: (rank, scenario)."""
 
     now: Floats

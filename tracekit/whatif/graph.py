@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+
+from msgspec import Struct
 
 from tracekit.errors import InputError
 from tracekit.whatif import operations as o
@@ -29,8 +30,7 @@ _MIRROR = {
 }
 
 
-@dataclass(slots=True)
-class Op:
+class Op(Struct):
     """An operation of the template."""
 
     optype: str
@@ -49,8 +49,7 @@ class Op:
         return (self.start_s, self.sequence, self.optype)
 
 
-@dataclass(slots=True)
-class Template:
+class Template(Struct):
     """Operations, whom each waits for, and which finish together; groups in a valid order."""
 
     ops: list[Op]

@@ -6,8 +6,10 @@ Times are means over steps, in seconds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from tracekit.whatif.statistics import Statistics
@@ -17,8 +19,7 @@ MAX_SIMULATION_ERROR_RATIO = 0.05
 """Replays that miss the measured time by more are refused (as the published study discards)."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True):
     """How much of the slowdown goes with a group, and how much it brings alone; may leave 0..1."""
 
     remove: float | None
@@ -29,8 +30,7 @@ class Share:
     stage: int | None = None
 
 
-@dataclass(frozen=True)
-class CauseResult:
+class CauseResult(Struct, frozen=True):
     """One cause that the user named, taken out of the job."""
 
     cause: str
@@ -79,8 +79,7 @@ class StepTimes(NamedTuple):
         return ratio(self.no_delay_s, self.ideal_s)
 
 
-@dataclass(frozen=True)
-class PipelineMetrics:
+class PipelineMetrics(Struct, frozen=True):
     """What the published method says of a pipeline beside what is said of every job."""
 
     ranks: tuple[tuple[int, ...], ...]
@@ -121,8 +120,7 @@ class PipelineMetrics:
         }
 
 
-@dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True):
     """Everything that a replay says."""
 
     method: str

@@ -6,11 +6,11 @@ held against are in seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,8 +34,7 @@ LAYERNORM, EMBEDDING = "layernorm-grads-all-reduce", "embedding-grads-all-reduce
 CLIP, OPTIMIZER, GC = "optimizer-clip-main-grad", "optimizer", "gc"
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Sizes that the operations alone do not show; None where unknown."""
 
     dp: int | None = None
@@ -43,8 +42,7 @@ class Layout:
     vpp: int | None = None
 
 
-@dataclass(frozen=True)
-class Operations:
+class Operations(Struct, frozen=True):
     """One row an operation; all columns have the same length. -1 stands for "none"."""
 
     dp_rank: Ints

@@ -12,10 +12,11 @@ its transfer is its own end less the latest start of its group.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.errors import InputError
 from tracekit.whatif import operations as o
@@ -37,8 +38,7 @@ BATCH_BYTES = 64 << 20
 """Scenarios that are replayed side by side hold about this much at once."""
 
 
-@dataclass
-class Replay:
+class Replay(Struct, dict=True):
     """A job prepared for replay. Arrays are (operation of the template, step, replica)."""
 
     template: Template
@@ -144,8 +144,7 @@ class Replay:
         return {stage: _line(self.template, stage) for stage in self.stages}
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """What a stage does: its operations in an order that its waits allow, then the step's end."""
 
     ops: list[int]
@@ -179,8 +178,7 @@ def _line(template: Template, stage: int) -> _Line:
     return _Line(ops, tuple(events), np.array(groups, np.int64))
 
 
-@dataclass(frozen=True)
-class _Groups:
+class _Groups(Struct, frozen=True):
     """Operations that finish together, as a replay's exchanges: each its own transfer after the
     last of them has begun."""
 

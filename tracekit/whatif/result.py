@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from tracekit.whatif.metrics import (
     MAX_SIMULATION_ERROR_RATIO,
@@ -90,13 +91,13 @@ _MEASURED = (
 def _of_pipeline(metrics: PipelineMetrics | None, is_believed: bool) -> dict[str, Any]:
     if metrics is None:
         return dict.fromkeys((*_BELIEVED, *_MEASURED))
-    judgement = asdict(metrics.judgement)
+    judgement = to_builtins(metrics.judgement)
     content = {
         "symptoms": judgement.pop("symptoms"),
         "verdict": judgement,
         "unplaced_s_by_optype": metrics.unplaced_by_optype_s,
         "unplaced_s_by_stage": _texted(metrics.unplaced_by_stage_s),
-        "statistics": asdict(metrics.statistics),
+        "statistics": to_builtins(metrics.statistics),
         "ranks": [[rank if rank >= 0 else None for rank in row] for row in metrics.ranks],
     }
     if not is_believed:
@@ -107,8 +108,8 @@ def _of_pipeline(metrics: PipelineMetrics | None, is_believed: bool) -> dict[str
         "heat_map": _heat_map(metrics),
         "m_w": _share(metrics.m_w),
         "m_s": _share(metrics.m_s),
-        "no_pp_comm": asdict(metrics.no_pp_comm),
-        "no_dp_comm": asdict(metrics.no_dp_comm),
+        "no_pp_comm": to_builtins(metrics.no_pp_comm),
+        "no_dp_comm": to_builtins(metrics.no_dp_comm),
         "ideal_by_optype_s": metrics.ideal_by_optype_s,
     }
 
@@ -132,8 +133,8 @@ def observed(causes: Iterable[CauseResult]) -> list[CauseResult]:
 
 def _causes(causes: Sequence[CauseResult], believed: bool) -> list[dict[str, Any]] | None:
     if believed:
-        return [asdict(c) for c in causes]
-    return [asdict(c) for c in observed(causes)] or None
+        return [to_builtins(c) for c in causes]
+    return [to_builtins(c) for c in observed(causes)] or None
 
 
 def _texted(values: dict[int, float]) -> dict[str, float]:
@@ -141,7 +142,7 @@ def _texted(values: dict[int, float]) -> dict[str, float]:
 
 
 def _share(share: Share) -> dict[str, Any]:
-    content = asdict(share)
+    content: dict[str, Any] = to_builtins(share)
     content["ranks"] = list(share.ranks)
     return content
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tracekit.whatif import operations as o
 from tracekit.whatif.replay import GROUPED, Replay
@@ -15,8 +15,7 @@ Z_OF_MAD = 0.6745
 """MAD of a normal distribution in standard deviations."""
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """How the recorded time of an operation type divides. Means, in seconds."""
 
     duration_s: float
@@ -25,8 +24,7 @@ class Waiting:
     transfer_s: float
 
 
-@dataclass(frozen=True)
-class LastArriver:
+class LastArriver(Struct, frozen=True):
     """How often each replica starts a synchronising operation last, and by how much."""
 
     count_by_dp: Mapping[int, int]
@@ -35,8 +33,7 @@ class LastArriver:
     """Mean gap between the last and the one before it, as a share of the mean step."""
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(Struct, frozen=True):
     """Of the steps that were replayed."""
 
     step_cv_ratio: float | None

@@ -7,10 +7,10 @@ design, replicas do not. Medians, so that one bad step or replica does not move 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from tracekit.whatif import operations as o
 from tracekit.whatif.operations import Floats
@@ -28,8 +28,7 @@ STRAGGLING = 1.1
 """S above this is a straggling job in the published study."""
 
 
-@dataclass(frozen=True)
-class Symptoms:
+class Symptoms(Struct, frozen=True):
     """The numbers that tell causes apart."""
 
     peer_ratio_by_rank: Mapping[int, float]
@@ -43,8 +42,7 @@ class Symptoms:
     max_peer_ratio_backward: float | None
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What kind of job this is, whom it points at, and the numbers behind it."""
 
     kind: Kind

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from gpu_files import ingest, real, values
 from memory_sink import MemorySink, source_of
+from msgspec.structs import replace
 
 from tracekit.errors import InputError
 from tracekit.ingest import ingestor, recognise

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from memory_sink import MemorySink, source_of
+from msgspec.structs import replace
 from net_cases import golden, ingest, table
 
 from tracekit.errors import InputError

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct, field
 
 from tracekit.derive.placement import timer_jobs
 from tracekit.derive.placement.attempts import MAX_JOB_GAP_NS, ambiguous, eras
@@ -56,8 +57,7 @@ _MEMBER = "source_id, comm_hash, group_rank, group_size, nccl_version, node, pid
 _DATED = (*_SAMPLED, "comm_call", "comm_snapshot", "job_step")
 
 
-@dataclass(eq=False)
-class _Part:
+class _Part(Struct, eq=False):
     """Files that are of one job for certain."""
 
     sources: list[Source] = field(default_factory=list)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from tracekit.derive.placement import hosts, log_jobs, ranks, timer_jobs
 from tracekit.derive.placement.attempt_rows import run_row
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from tracekit.derive.placement.timer_jobs import TimerJob
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """The sources that count, as nothing after this changes them."""
 
     sources: list[Source]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tracekit.values import MAX_RANKS
 from tracekit.wording import natural
@@ -24,8 +25,7 @@ SAME_WINDOW_RATIO = 0.01
 that outlives a window may reach into the next one of the same process."""
 
 
-@dataclass(slots=True, eq=False)
-class Source:
+class Source(Struct, eq=False):
     """One row of ``source`` with its processes, and what is derived of it."""
 
     source_id: int
@@ -48,7 +48,7 @@ class Source:
     local_rank: int | None = None
     device_id: str | None = None
     gpu_model: str | None = None
-    order: tuple[object, ...] = field(default=(), repr=False)
+    order: tuple[object, ...] = ()
     """Sort key: natural order of paths."""
 
     is_used: bool = False

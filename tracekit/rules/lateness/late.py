@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from tracekit.rules.base import Row
 from tracekit.rules.lateness.limits import LatenessThresholds
 from tracekit.rules.steps import StepKey
 
 
-@dataclass(frozen=True)
-class LateRank:
+class LateRank(Struct, frozen=True):
     """A rank that is late by its own doing, and how it shows."""
 
     rank: int

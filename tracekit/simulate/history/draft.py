@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -14,8 +13,7 @@ MAX_HICCUP = 6.0
 """What takes longer, in usual steps, is a stall and no noise."""
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """How a healthy job's steps vary."""
 
     sigma_ratio: float = 0.015
@@ -40,8 +38,7 @@ class Noise:
     evaluate_steps: float = 20.0
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why a launch ended."""
 
     rank: int
@@ -49,8 +46,7 @@ class Failure:
     """raise, memory (of the GPU), kill (a signal) or exit (a code)."""
 
 
-@dataclass(frozen=True)
-class Restart:
+class Restart(Struct, frozen=True):
     """The job stops behind a step and goes on behind an earlier one."""
 
     step: int
@@ -61,8 +57,7 @@ class Restart:
     """How much longer steps take from then on: another host, other data."""
 
 
-@dataclass(frozen=True)
-class Pressure:
+class Pressure(Struct, frozen=True):
     """Tasks of a host wait, or are busy, from one step to another."""
 
     host: str
@@ -73,8 +68,7 @@ class Pressure:
     ratio: float
 
 
-@dataclass(frozen=True)
-class SlowDisk:
+class SlowDisk(Struct, frozen=True):
     """Requests to a host's disk take longer."""
 
     host: str
@@ -83,8 +77,7 @@ class SlowDisk:
     factor: float
 
 
-@dataclass
-class Draft:
+class Draft(Struct):
     """A job that faults and decoys write themselves into. Steps count from 1."""
 
     steps_count: int
@@ -92,9 +85,9 @@ class Draft:
     hosts: tuple[str, ...]
     noise: Noise
     rng: np.random.Generator
-    factor: Floats = field(init=False)
+    factor: Floats = field(default_factory=lambda: np.ones(1))
     """By step (0 is none): how much longer it takes."""
-    extra_s: Floats = field(init=False)
+    extra_s: Floats = field(default_factory=lambda: np.zeros(1))
     """By step: time before it."""
     phases: dict[int, str] = field(default_factory=dict)
     """What the log says before a step: save or evaluate."""

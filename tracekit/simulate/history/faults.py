@@ -6,10 +6,11 @@ A fault without a rule is told as an episode of the history alone. Decoys cost n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.simulate.history.draft import (
     RANKS_PER_HOST,
@@ -25,8 +26,7 @@ STALL_S = 2400.0
 """How long a whole job stands still where a host's disk or memory stops it."""
 
 
-@dataclass(frozen=True)
-class Struck:
+class Struck(Struct, frozen=True):
     """Where and when a fault is, in steps of the job."""
 
     first_step: int
@@ -37,8 +37,7 @@ class Struck:
     """What stands out in the history by it, with the numbers that a reader would check."""
 
 
-@dataclass(frozen=True)
-class HistoryFault:
+class HistoryFault(Struct, frozen=True):
     """One kind of fault."""
 
     name: str
@@ -59,8 +58,7 @@ class HistoryFault:
         return self.strengths[len(self.strengths) // 2]
 
 
-@dataclass(frozen=True)
-class HistoryDecoy:
+class HistoryDecoy(Struct, frozen=True):
     """What looks like a fault and costs nothing."""
 
     name: str

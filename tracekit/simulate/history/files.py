@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.errors import UsageError
 from tracekit.simulate.folder import list_files, make_folder
@@ -31,8 +32,7 @@ MIN_STEPS = 2000
 DECOY_CHANCE = 0.25
 
 
-@dataclass(frozen=True)
-class HistoryRequest:
+class HistoryRequest(Struct, frozen=True):
     """What to simulate."""
 
     scenario: str
@@ -156,8 +156,7 @@ def _decoys(
     return found
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(Struct, frozen=True):
     draft: Draft
     times: Timeline
     format: lines.LogFormat
@@ -213,8 +212,7 @@ class _Job:
         return self.epoch_ns + round(float(self.times.end_s[at]) * 1e9)
 
 
-@dataclass(frozen=True)
-class _Trace:
+class _Trace(Struct, frozen=True):
     """A profile of a few steps, in the middle of the job's, which its profiler made longer."""
 
     request: Request

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class Told:
+
+class Told(Struct, frozen=True):
     """What a line of a step says."""
 
     time_ns: int
@@ -21,8 +21,7 @@ class Told:
     loss: float
 
 
-@dataclass(frozen=True)
-class LogFormat:
+class LogFormat(Struct, frozen=True):
     """One program's log."""
 
     name: str

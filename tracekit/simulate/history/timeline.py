@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tracekit.simulate.history.draft import MAX_HICCUP, Draft, Floats, Ints
 
@@ -12,8 +11,7 @@ DAY_S = 86_400.0
 HOUR_S = 3600.0
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Steps in the order in which they were done; times in seconds since the job began."""
 
     step: Ints

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tracekit.whatif.calls import last_starts, transfers_of
 from tracekit.whatif.collectives.windows import ENTER, STEP_END, Item, Window
@@ -18,8 +19,7 @@ Signature = tuple[tuple[str, str, int], ...]
 """Of the calls of a step: operation, kind of communicator, bytes."""
 
 
-@dataclass(slots=True)
-class Part:
+class Part(Struct):
     """A rank's step: its segments of own time, each ending with a call or with the step."""
 
     rank: int
@@ -177,7 +177,7 @@ def without(window: Window, ranks: Iterable[int], stages: Mapping[int, int]) -> 
             i if i.kind == STEP_END else replace(i, call=same[i.call])
             for i in window.items[typical]
         ]
-    return replace(window, items=items)
+    return replace(window, items=items, compiled={})
 
 
 def evenly(window: Window) -> Window:
@@ -188,7 +188,7 @@ def evenly(window: Window) -> Window:
         if call.op == EXCHANGE:
             mean = fmean(transfers_of(call).values())
             ends = {r: round(start + mean) for r, start in last_starts(call).items()}
-            calls[number] = replace(call, ends=ends, transfers=None)
+            calls[number] = replace(call, ends=ends, transfers=None, settled=None)
     before: dict[int, dict[int, list[int]]] = defaultdict(dict)
     """By all-to-all and rank, the items that lead to it from the one before."""
     for rank, items in window.items.items():
@@ -213,7 +213,7 @@ def evenly(window: Window) -> Window:
                 item = evened[rank][i]
                 share = item.own_ns / spent[rank] if spent[rank] > 0 else float(i == some[-1])
                 evened[rank][i] = replace(item, own_ns=share * mean)
-    return replace(window, calls=calls, items=evened)
+    return replace(window, calls=calls, items=evened, compiled={})
 
 
 def _work(window: Window, rank: int, calls: Sequence[int]) -> Signature:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from tracekit.whatif.calls import transfers_of
 from tracekit.whatif.collectives.peers import parts_of
@@ -86,8 +86,10 @@ def undisturbed(windows: Sequence[Window], ranks: Iterable[int]) -> list[Window]
                     rank: round(end - max(0.0, transfers_of(call)[rank] - usual))
                     for rank, end in call.ends.items()
                 }
-                changed[position][number] = replace(call, ends=shorter, transfers=None)
-    return [replace(w, calls=calls) for w, calls in zip(windows, changed, strict=True)]
+                changed[position][number] = replace(
+                    call, ends=shorter, transfers=None, settled=None
+                )
+    return [replace(w, calls=calls, compiled={}) for w, calls in zip(windows, changed, strict=True)]
 
 
 def _keyed(window: Window, rank: int) -> Iterable[tuple[Key, int]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tracekit.ranges import union
 from tracekit.whatif.calls import Call, calls_of, last_starts, transfers_of, unbroken
@@ -29,8 +30,7 @@ STEP_END, WAIT, ENTER = 0, 1, 2
 """Kinds of items."""
 
 
-@dataclass(slots=True)
-class Item:
+class Item(Struct):
     """A moment of a rank: it enters a call, goes on after one, or ends a step."""
 
     kind: int
@@ -47,8 +47,7 @@ class Item:
     """It began when the call before it in the communicator ended: it may have been ready long."""
 
 
-@dataclass
-class Window:
+class Window(Struct):
     """One capture: its calls, and what each rank did in order."""
 
     capture: int
@@ -61,7 +60,7 @@ class Window:
     unmatched_ratio: float = 0.0
     """Of the window, in which a rank stood in communication of which no matched call ended; worst
     rank."""
-    compiled: dict[int, Program] = field(default_factory=dict, init=False)
+    compiled: dict[int, Program] = field(default_factory=dict)
     """By rank its items, as a program; those of a changed window are others."""
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from tracekit.whatif.calls import Call, quantile
 from tracekit.whatif.operations import Floats, Ints
@@ -36,8 +36,7 @@ class Wait(NamedTuple):
     number: int
 
 
-@dataclass
-class Block:
+class Block(Struct):
     """One step of one rank: rows in the order in which the host came to them."""
 
     step: int
@@ -66,8 +65,7 @@ class Block:
         return self.call[self.call >= 0]
 
 
-@dataclass
-class RankBlocks:
+class RankBlocks(Struct):
     """A rank in one capture."""
 
     rank: int
@@ -81,8 +79,7 @@ class RankBlocks:
     gap_ns: float
 
 
-@dataclass
-class Rows:
+class Rows(Struct):
     """Operations of one rank in the order of their launches."""
 
     stream: Ints
@@ -101,11 +98,10 @@ class Rows:
         )
 
     def cut(self, rows: Any) -> Rows:
-        return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        return Rows(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-@dataclass
-class RankRows:
+class RankRows(Struct):
     """A rank's rows of the window, before it is known what they wait for."""
 
     rank: int

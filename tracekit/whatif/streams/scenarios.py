@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from tracekit.errors import UsageError
 from tracekit.whatif.calls import (
@@ -109,7 +109,7 @@ class StreamReplay(MatchedReplay[Window]):
         for window, number, call in slowed:
             most = longest[call.lane, *alike(call)]
             shorter = {r: min(ns, most) for r, ns in transfers_of(call).items()}
-            changed[id(window)][number] = replace(call, transfers=shorter)
+            changed[id(window)][number] = replace(call, transfers=shorter, settled=None)
         return _time_without([replace(w, calls=changed[id(w)]) for w in self.windows], set())
 
     def _analysed(self, causes: Sequence[Cause], *, is_whole: bool) -> WhatIf:
@@ -188,7 +188,7 @@ def _time_without_link(
             known, lost = known + (typical is not None) * took, lost + (typical is None) * took
             if typical is not None:
                 ends = {r: round(t + typical) for r, t in last_starts(call).items()}
-                calls[number] = replace(call, ends=ends, transfers=None)
+                calls[number] = replace(call, ends=ends, transfers=None, settled=None)
         changed.append(replace(window, calls=calls))
     if lost > MAX_UNEQUAL_RATIO * (lost + known):
         raise UsageError(

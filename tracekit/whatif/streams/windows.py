@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from tracekit.whatif.calls import Call, Places, settled_clocks, unbroken
 from tracekit.whatif.executor import Program
@@ -27,8 +27,7 @@ MAX_EVENTS = 400_000
 """Collectives, waits and steps of a replay; later steps are left out beyond it."""
 
 
-@dataclass
-class Window:
+class Window(Struct):
     capture: int
     steps: list[int]
     dropped: list[int]

@@ -94,6 +94,27 @@ def test_a_late_rank_and_the_job_without_it() -> None:
     assert list(found.per_step.values()) == [pytest.approx((0.017, 0.017, 0.012))] * 3
 
 
+@pytest.mark.parametrize("swapped_steps", [(), (1,), (0, 1, 2)])
+def test_calls_side_by_side_may_begin_in_another_order_on_a_peer(
+    swapped_steps: tuple[int, ...],
+) -> None:
+    """Threads of their own make them; a late rank of two still does what the other does."""
+    calls, stalls, steps, now = [], [], [], 0.0
+    for number in range(3):
+        end = now + 105.5
+        for rank, ms in {0: 5.0, 1: 105.0}.items():
+            is_swapped = rank == 0 and number in swapped_steps
+            for place, size in enumerate((1000, 2000)):
+                start = now + ms + 0.125 * (1 - place if is_swapped else place)
+                made = call(rank, 2 * number + place, start, end, message_bytes=size)
+                calls.append(made)
+            stalls.append(span(rank, now + ms + 0.125, end))
+            steps.append(span(rank, now, end, step=number))
+        now = end
+    found = replay(calls, stalls, steps).analyse([parse_remove("rank=1")])
+    assert found.causes[0].saved_s_per_step == pytest.approx(0.1, abs=0.000125)
+
+
 def exchange(work: Mapping[int, float], transfers: Mapping[int, float]) -> CollectiveReplay:
     """An all-to-all of 1 ms, each member's expert, another that each leaves when its share is in,
     and an all-reduce after 1 ms."""

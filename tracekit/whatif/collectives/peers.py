@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
@@ -15,7 +15,8 @@ from tracekit.whatif.collectives.windows import ENTER, STEP_END, Item, Window
 
 EXCHANGE = "all_to_all"
 
-Signature = tuple[tuple[str, str, int], ...]
+Operation = tuple[str, str, int]
+Signature = tuple[Operation, ...]
 """Of the calls of a step: operation, kind of communicator, bytes."""
 
 
@@ -159,20 +160,24 @@ def without(window: Window, ranks: Iterable[int], stages: Mapping[int, int]) -> 
     chosen = set(ranks)
     calls = {r: [i.call for i in items if i.kind == ENTER] for r, items in window.items.items()}
     work = {r: _work(window, r, calls[r]) for r in calls}
+    made = {r: sorted(work[r]) for r in calls}
     spent = {r: sum(i.own_ns for i in items) for r, items in window.items.items()}
     items = dict(window.items)
     for rank in sorted(chosen & set(items)):
         peers = [
             r
             for r in items
-            if r not in chosen and work[r] == work[rank] and stages.get(r) == stages.get(rank)
+            if r not in chosen and made[r] == made[rank] and stages.get(r) == stages.get(rank)
         ]
         if not peers:
             items[rank] = [replace(i, own_ns=i.ideal_ns) for i in items[rank]]
             continue
         middle = float(np.median([spent[r] for r in peers]))
         typical = min(peers, key=lambda r: (abs(spent[r] - middle), r))
-        same = dict(zip(calls[typical], calls[rank], strict=True))
+        same = _counterparts(
+            list(zip(calls[typical], work[typical], strict=True)),
+            list(zip(calls[rank], work[rank], strict=True)),
+        )
         items[rank] = [
             i if i.kind == STEP_END else replace(i, call=same[i.call])
             for i in window.items[typical]
@@ -214,6 +219,25 @@ def evenly(window: Window) -> Window:
                 share = item.own_ns / spent[rank] if spent[rank] > 0 else float(i == some[-1])
                 evened[rank][i] = replace(item, own_ns=share * mean)
     return replace(window, calls=calls, items=evened, compiled={})
+
+
+def _counterparts(
+    theirs: Sequence[tuple[int, Operation]], own: Sequence[tuple[int, Operation]]
+) -> dict[int, int]:
+    """By call of a peer the call that the rank makes in its place, where both make as many alike.
+
+    A call in which both do the same is itself. Threads that communicate side by side enter calls
+    in either order, so the others go by what they do, and in order among those alike.
+    """
+    shared = set(theirs) & set(own)
+    waiting: dict[Operation, deque[int]] = defaultdict(deque)
+    for call, operation in own:
+        if (call, operation) not in shared:
+            waiting[operation].append(call)
+    return {
+        call: call if (call, operation) in shared else waiting[operation].popleft()
+        for call, operation in theirs
+    }
 
 
 def _work(window: Window, rank: int, calls: Sequence[int]) -> Signature:

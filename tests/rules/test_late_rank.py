@@ -611,6 +611,29 @@ def test_the_replay_is_the_third_score(make_job: MakeJob) -> None:
 
 
 @pytest.mark.parametrize(
+    ("peer", "varying_ms", "severity"),
+    [
+        (1.0, 30, Severity.MAJOR),
+        (1.0, 60, Severity.MINOR),
+        (1.5, 60, Severity.MAJOR),
+    ],
+    ids=["it costs something", "it may cost nothing", "its own time agrees"],
+)
+def test_what_may_cost_nothing_and_only_waiting_shows_is_minor(
+    make_job: MakeJob, peer: float, varying_ms: int, severity: Severity
+) -> None:
+    """25 ms, of steps whose mean is known to two standard errors of 20 or 40 ms."""
+    job = late_job(make_job, {2: 25}, peer=peer)
+    for rank in range(4):
+        for step in job.steps:
+            job.add(rank, step, "compute", varying_ms * (2 if step % 2 else 0))
+    facts = replace(job.facts(), replay=Replayed({(2,): 25.0}, {2: 1.2}))
+    (finding,) = LATE.run(facts).findings
+    assert finding.severity is severity
+    assert (finding.impact.low_s_per_step == 0) == (varying_ms == 60)
+
+
+@pytest.mark.parametrize(
     ("delays_ms", "peer", "slowdown", "named"),
     [
         ({2: 25, 3: 25}, 1.0, 1.0, 2),

@@ -380,3 +380,70 @@ def test_one_rank_alone_whose_steps_are_alike_is_fine(make_job: MakeJob) -> None
     job = make_job(ranks_count=1)
     job.rows["slow_steps"] = []
     assert PAUSE.run(job.facts()) == RuleOutcome()
+
+
+def now_and_then(
+    make_job: MakeJob, *, still_ms: float = 90, late_steps: Sequence[int] = (4, 8), **row: Any
+) -> Any:
+    """Of two ranks that wait for one another by chance as well, rank 0 stands still in steps 3, 7
+    and 10 of 10, behind its last call: the other waits for 90 ms of it in the next step."""
+    job = late_job(make_job, {}, ranks_count=2)
+    job.rows["late_steps"] = [late_step(0, step, 90) for step in late_steps]
+    job.rows["late_steps"] += [late_step(1, step, 60) for step in (2, 5, 6)]
+    mean = 0.3 * still_ms
+    paused = part(
+        "pause", "between a and the step's end", ms=mean, steps=(3, 7, 10), over_usual_ns=mean * MS
+    )
+    job.rows["excess"] = [{**paused, "rank": 0, **row}]
+    for of_rank, ratio in zip(job.rows["straggler"], (0.55, 0.45), strict=True):
+        of_rank["lateness_ratio"] = ratio
+    return job
+
+
+def test_a_rank_of_two_that_stands_still_now_and_then_is_named_beside_chance(
+    make_job: MakeJob,
+) -> None:
+    job = now_and_then(make_job)
+    (found,) = PAUSE.run(job.facts()).findings
+    assert found.scope.ranks == (0,)
+    assert found.scope.steps == ((3, 3), (7, 7), (10, 10))
+    assert found.impact.s_per_step == pytest.approx(0.018)  # two of 90 ms, in ten steps
+    assert "between a and the step's end in steps 3,7,10 (3 of 10), none on its peers" in (
+        found.summary
+    )
+    assert LATE.run(job.facts()) == RuleOutcome()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"still_ms": 44},
+        {"late_steps": (4,)},
+        {"late_steps": (5, 9)},
+        {"longest_ns": 181 * MS},
+        {"over_usual_ns": 0},
+        {"kind": "operator"},
+        {"path": "save"},
+    ],
+    ids=[
+        "less than half of the delay",
+        "once",
+        "in other steps",
+        "of lengths that chance gives",
+        "in every step alike",
+        "work",
+        "in a save",
+    ],
+)
+def test_what_else_delays_now_and_then_is_no_standing_still(
+    make_job: MakeJob, changed: dict[str, Any]
+) -> None:
+    assert PAUSE.run(now_and_then(make_job, **changed).facts()) == RuleOutcome()
+
+
+@pytest.mark.parametrize(("longest_ms", "is_named"), [(179, True), (181, False)])
+def test_pauses_of_one_cause_are_about_as_long(
+    make_job: MakeJob, longest_ms: int, is_named: bool
+) -> None:
+    job = now_and_then(make_job, longest_ns=longest_ms * MS)
+    assert bool(PAUSE.run(job.facts()).findings) is is_named

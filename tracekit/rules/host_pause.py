@@ -11,13 +11,15 @@ How it shows
     where no other rank has such stretches, which then stands in for peers and replay; one that
     does so now and then is held against its own usual delay, which its place makes. Or no rank
     is later than the others over the whole window, but in many steps one or another stands still
-    so: then all of these are named together. Or all ranks stand still at once, or the job has one
-    rank: then steps that have the stretch are held against those without it, which are shorter by
-    half of it or more, and a device must be idle meanwhile for as much. Where most steps have such
-    stretches, or a step has many, what counts is how long the device idles in them until what then
-    begins was launched: in one range or between the same two events (code there), beside copies
-    that other steps lack (a save of the state), or at places that change (no CPU, a lock). A rank
-    whose peers left no trace is told only of one or two a step.
+    so: then all of these are named together. Or a rank stands still in some steps only, at one
+    place and about as long each time, and delays the others then, by no more in all than chance
+    has them wait for one another where ranks share cores. Or all ranks stand still at once, or the
+    job has one rank: then steps that have the stretch are held against those without it, which are
+    shorter by half of it or more, and a device must be idle meanwhile for as much. Where most steps
+    have such stretches, or a step has many, what counts is how long the device idles in them until
+    what then begins was launched: in one range or between the same two events (code there), beside
+    copies that other steps lack (a save of the state), or at places that change (no CPU, a lock). A
+    rank whose peers left no trace is told only of one or two a step.
 
 Why it hurts
     All ranks wait until it goes on.
@@ -109,8 +111,8 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
         return facts.lacking(*NO_STEPS)
     slow = late_ranks(facts, limits, lambda rank, ns: _stands_still(facts, rank, ns, limits))
     if not slow:
-        by_turns = _by_turns(facts, limits)
-        return RuleOutcome(findings=by_turns) if by_turns else _of_all(facts, limits)
+        found = _by_turns(facts, limits) or _now_and_then(facts, limits)
+        return RuleOutcome(findings=found) if found else _of_all(facts, limits)
     findings = []
     for late in slow:
         excess = _pause(facts, late.rank, delay_ns(late), limits, "stage")
@@ -212,6 +214,76 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
             confirm=("gc.disable() on all ranks for 50 steps: are the pauses gone?",),
             remedy=("gc.freeze() after warm-up and collect on all ranks in the same step",),
         ),
+    )
+
+
+def _now_and_then(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
+    """One finding for each rank that stands still in some steps at one place, about as long each
+    time, and delays the others then. Where all wait for one another by chance as well, as where
+    ranks share cores, such a rank may have no more of all waiting than the others."""
+    steps, delays = facts.steps, step_delays_ns(facts)
+    everybody = [int(row["rank"]) for row in facts.of("straggler")]
+    beside = Delays(delays, steps.keys, everybody)
+    least_count = max(limits.min_late_steps_count, limits.persistent_ratio * len(steps))
+    findings = []
+    for rank, rows in passing_pauses(facts).items():
+        row = max(rows, key=lambda r: float(r["excess_ns"]))
+        still_ns = float(row["affected_ns"] - row["affected_peer_ns"])
+        if float(row["affected_ns"]) < limits.min_alike_ratio * float(row["longest_ns"]):
+            continue
+        late, _ = beside.beyond_typical(rank, limits, facts)
+        delayed = [
+            key
+            for key in late
+            if {key.step, key.step - 1} & {*row["steps"]}  # behind a step's last call: the next
+            and still_ns >= limits.min_pause_ratio * delays[key][rank]
+        ]
+        measured_ns = sum(delays[key][rank] for key in delayed) / len(steps)
+        if len(delayed) < least_count or measured_ns < limits.min_cost_ratio * steps.step_ns:
+            continue
+        findings.append(_lone(facts, limits, rank, row, measured_ns))
+    return tuple(findings)
+
+
+def _lone(
+    facts: Facts, limits: HostPauseThresholds, rank: int, row: Row, measured_ns: float
+) -> Finding:
+    keys = [key for key in facts.steps.keys if key.step in row["steps"]]
+    lasts_ns = float(row["excess_ns"])
+    cost = no_more_than(facts, replayed(facts, [rank], measured_ns, limits), lasts_ns, measured_ns)
+    why = _why(facts, limits, True, rank, lasts_ns, "excess_ns")
+    often = how_often([key.step for key in keys], len(facts.steps))
+    alone = "" if row["affected_peer_ns"] else ", none on its peers"
+    return facts.finding(
+        facts.scope([rank], keys),
+        f"{ranks_phrase([rank], facts.ranks)} stands still for up to "
+        f"{seconds(int(row['longest_ns']) / 1e9)}, and the others wait {waiting(facts, cost)}: "
+        f"nothing recorded {row['name']} {often}{alone}. {why.says}",
+        (
+            *why.evidence,
+            Evidence(
+                f"the pause of rank {rank} beyond its peers', mean step",
+                lasts_ns / 1e9,
+                "s",
+                threshold=limits.min_pause_ratio * measured_ns / 1e9,
+                query=EXCESS,
+                rows=facts.places([row]),
+            ),
+            Evidence(
+                f"delay by rank {rank} where it stood still, mean of all steady steps",
+                measured_ns / 1e9,
+                "s",
+                threshold=limits.min_cost_ratio * facts.step_ns / 1e9,
+                query="late_steps",
+            ),
+        ),
+        by=("host ranges", "peers"),
+        basis=f"nothing recorded on the rank while the others wait for it; {matched_note(facts)}",
+        impact=facts.impact(cost, keys),
+        keys=keys,
+        against=cost.against,
+        confirm=why.confirm,
+        remedy=("move the code out of the step, or beside it",),
     )
 
 

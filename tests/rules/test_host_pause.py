@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from late_jobs import MS, MakeJob, late_job, late_step, part
+from msgspec.structs import replace
 
 from excess_rules import LATE, MORE, PAUSE, PAUSED, SLOWER, facts_of
+from lateness_rules import Replayed
 from tracekit import api, runs
 from tracekit.findings import Severity
 from tracekit.rules.base import RuleOutcome
@@ -404,14 +406,16 @@ def test_a_rank_of_two_that_stands_still_now_and_then_is_named_beside_chance(
     make_job: MakeJob,
 ) -> None:
     job = now_and_then(make_job)
-    (found,) = PAUSE.run(job.facts()).findings
+    facts = replace(job.facts(), replay=Replayed({(0,): 18.0}))
+    (found,) = PAUSE.run(facts).findings
     assert found.scope.ranks == (0,)
     assert found.scope.steps == ((3, 3), (7, 7), (10, 10))
     assert found.impact.s_per_step == pytest.approx(0.018)  # two of 90 ms, in ten steps
     assert "between a and the step's end in steps 3,7,10 (3 of 10), none on its peers" in (
         found.summary
     )
-    assert LATE.run(job.facts()) == RuleOutcome()
+    assert LATE.run(facts) == RuleOutcome()
+    assert PAUSE.run(job.facts()) == RuleOutcome(), "without a replay it may have cost nothing"
 
 
 @pytest.mark.parametrize(
@@ -438,12 +442,27 @@ def test_a_rank_of_two_that_stands_still_now_and_then_is_named_beside_chance(
 def test_what_else_delays_now_and_then_is_no_standing_still(
     make_job: MakeJob, changed: dict[str, Any]
 ) -> None:
-    assert PAUSE.run(now_and_then(make_job, **changed).facts()) == RuleOutcome()
+    facts = now_and_then(make_job, **changed).facts()
+    assert PAUSE.run(replace(facts, replay=Replayed({(0,): 18.0}))) == RuleOutcome()
 
 
 @pytest.mark.parametrize(("longest_ms", "is_named"), [(179, True), (181, False)])
 def test_pauses_of_one_cause_are_about_as_long(
     make_job: MakeJob, longest_ms: int, is_named: bool
 ) -> None:
-    job = now_and_then(make_job, longest_ns=longest_ms * MS)
-    assert bool(PAUSE.run(job.facts()).findings) is is_named
+    facts = now_and_then(make_job, longest_ns=longest_ms * MS).facts()
+    facts = replace(facts, replay=Replayed({(0,): 18.0}))
+    assert bool(PAUSE.run(facts).findings) is is_named
+
+
+@pytest.mark.parametrize(("varying_ms", "is_named"), [(26, True), (28, False)])
+def test_what_may_have_cost_nothing_is_not_told(
+    make_job: MakeJob, varying_ms: int, is_named: bool
+) -> None:
+    """18 ms, of steps whose mean is known to two standard errors of 17.3 or 18.7 ms."""
+    job = now_and_then(make_job)
+    for rank in range(2):
+        for step in job.steps:
+            job.add(rank, step, "compute", varying_ms * (2 if step % 2 else 0))
+    facts = replace(job.facts(), replay=Replayed({(0,): 18.0}))
+    assert bool(PAUSE.run(facts).findings) is is_named

@@ -12,14 +12,15 @@ How it shows
     does so now and then is held against its own usual delay, which its place makes. Or no rank
     is later than the others over the whole window, but in many steps one or another stands still
     so: then all of these are named together. Or a rank stands still in some steps only, at one
-    place and about as long each time, and delays the others then, by no more in all than chance
-    has them wait for one another where ranks share cores. Or all ranks stand still at once, or the
-    job has one rank: then steps that have the stretch are held against those without it, which are
-    shorter by half of it or more, and a device must be idle meanwhile for as much. Where most steps
-    have such stretches, or a step has many, what counts is how long the device idles in them until
-    what then begins was launched: in one range or between the same two events (code there), beside
-    copies that other steps lack (a save of the state), or at places that change (no CPU, a lock). A
-    rank whose peers left no trace is told only of one or two a step.
+    place and about as long each time, and delays the others then, by no more in all than chance has
+    them wait for one another where ranks share cores; the replay must put that above nothing. Or
+    all ranks stand still at once, or the job has one rank: then steps that have the stretch are
+    held against those without it, which are shorter by half of it or more, and a device must be
+    idle meanwhile for as much. Where most steps have such stretches, or a step has many, what
+    counts is how long the device idles in them until what then begins was launched: in one range or
+    between the same two events (code there), beside copies that other steps lack (a save of the
+    state), or at places that change (no CPU, a lock). A rank whose peers left no trace is told only
+    of one or two a step.
 
 Why it hurts
     All ranks wait until it goes on.
@@ -219,8 +220,9 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
 
 def _now_and_then(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     """One finding for each rank that stands still in some steps at one place, about as long each
-    time, and delays the others then. Where all wait for one another by chance as well, as where
-    ranks share cores, such a rank may have no more of all waiting than the others."""
+    time, and delays the others then, at a cost that the replay puts above nothing. Where all wait
+    for one another by chance as well, as where ranks share cores, such a rank may have no more of
+    all waiting than the others."""
     steps, delays = facts.steps, step_delays_ns(facts)
     everybody = [int(row["rank"]) for row in facts.of("straggler")]
     beside = Delays(delays, steps.keys, everybody)
@@ -242,7 +244,7 @@ def _now_and_then(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, .
         if len(delayed) < least_count or measured_ns < limits.min_cost_ratio * steps.step_ns:
             continue
         findings.append(_lone(facts, limits, rank, row, measured_ns))
-    return tuple(findings)
+    return tuple(f for f in findings if f.impact.low_s_per_step)  # beyond chance
 
 
 def _lone(

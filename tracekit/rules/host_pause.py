@@ -152,11 +152,16 @@ def _stands_still(facts: Facts, rank: int, delay_ns: float, limits: HostPauseThr
     return _pause(facts, rank, delay_ns, limits, "job") is not None
 
 
+def _delays(facts: Facts) -> tuple[dict[StepKey, dict[int, int]], Delays]:
+    """What each rank delays in each step, in ns; and set against all others each time."""
+    delays = step_delays_ns(facts)
+    everybody = [int(row["rank"]) for row in facts.of("straggler")]
+    return delays, Delays(delays, facts.steps.keys, everybody)
+
+
 def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     """One finding for ranks of which now one and now another stands still; none else."""
-    steps, delays = facts.steps, step_delays_ns(facts)
-    everybody = [int(row["rank"]) for row in facts.of("straggler")]
-    beside = Delays(delays, steps.keys, everybody)
+    steps, (delays, beside) = facts.steps, _delays(facts)
     stood: dict[int, list[Row]] = {}
     turns: dict[StepKey, int] = defaultdict(int)
     paused: dict[StepKey, float] = defaultdict(float)
@@ -223,9 +228,7 @@ def _now_and_then(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, .
     time, and delays the others then, at a cost that the replay puts above nothing. Where all wait
     for one another by chance as well, as where ranks share cores, such a rank may have no more of
     all waiting than the others."""
-    steps, delays = facts.steps, step_delays_ns(facts)
-    everybody = [int(row["rank"]) for row in facts.of("straggler")]
-    beside = Delays(delays, steps.keys, everybody)
+    steps, (delays, beside) = facts.steps, _delays(facts)
     least_count = max(limits.min_late_steps_count, limits.persistent_ratio * len(steps))
     findings = []
     for rank, rows in passing_pauses(facts).items():

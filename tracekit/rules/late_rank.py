@@ -39,8 +39,6 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from msgspec.structs import replace
-
 from tracekit.findings import Candidates, Evidence, Finding, Instrument, Severity
 from tracekit.rules.absent import AbsentThresholds, as_candidates, next_captures, suspects, where
 from tracekit.rules.base import NO_STEPS, NOT_APPLICABLE, Facts, Row, Rule, RuleOutcome
@@ -123,8 +121,7 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
     kinds: list[Instrument] = ["peers"]
     if (late.peer_ratio or 0.0) >= limits.min_peer_ratio:
         kinds.append("host ranges" if not facts.has_gpu else "GPU timeline")
-    against = _counter(late, limits)
-    finding = late_finding(
+    return late_finding(
         facts,
         late,
         cost,
@@ -136,15 +133,11 @@ def _finding(facts: Facts, limits: LateRankThresholds, late: LateRank) -> Findin
         by=kinds,
         basis=f"{late.scores_count} of {late.available_count} straggler scores agree; "
         f"{matched_note(facts)}",
-        against=against,
+        against=_counter(late, limits),
         owner=None if advice is None else advice.owner,
         confirm=tuple(confirms),
         remedy=(remedy if advice is None else advice.remedy,),
     )
-    # Waiting alone speaks against it, and by the replay it may cost nothing.
-    is_doubted = against and finding.impact.method == "replay" and not finding.impact.low_s_per_step
-    cap = Severity.MINOR if is_doubted else Severity.CRITICAL
-    return replace(finding, severity=min(finding.severity, cap, key=lambda s: s.weight))
 
 
 def _whose(late: LateRank) -> str:

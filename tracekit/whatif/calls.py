@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tracekit.errors import UsageError
 from tracekit.whatif.causes import Cause
@@ -79,7 +80,11 @@ class Call(Struct):
     transfers: dict[int, int] | None = None
     """Kept once they have been asked for."""
     settled: _Settled | None = None
-    """Kept likewise; a changed call starts without both."""
+    """Kept likewise."""
+
+    def with_ends(self, ends: dict[int, int]) -> Call:
+        """The call with other ends, and so without what was kept of its own."""
+        return replace(self, ends=ends, transfers=None, settled=None)
 
     @property
     def all_needed(self) -> bool:

@@ -28,16 +28,19 @@ def late_finding(
     """A rule's finding that one rank is late: where, when, what it costs, and how sure that is.
 
     ``lies_in``: the steps in which its cause lies, where they are known: others wait for what a
-    rank does behind the last call of a step in their next one. ``said``: what else
+    rank does behind the last call of a step in their next one. Where something speaks
+    ``against`` it and by the replay it may cost nothing, it is minor at most. ``said``: what else
     ``Facts.finding`` takes.
     """
     keys = late_in(facts, [late], lies_in) or facts.steps.keys
+    impact = facts.impact(cost, keys)
+    is_doubted = against and impact.method == "replay" and not impact.low_s_per_step
     return facts.finding(
         facts.scope([late.rank], keys),
         summary,
         tuple(evidence),
-        impact=facts.impact(cost, keys),
-        cap=Severity.CRITICAL if late.is_sure else Severity.MINOR,
+        impact=impact,
+        cap=Severity.CRITICAL if late.is_sure and not is_doubted else Severity.MINOR,
         keys=keys,
         against=(*against, *cost.against),
         **said,

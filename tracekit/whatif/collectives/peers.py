@@ -182,7 +182,7 @@ def without(window: Window, ranks: Iterable[int], stages: Mapping[int, int]) -> 
             i if i.kind == STEP_END else replace(i, call=same[i.call])
             for i in window.items[typical]
         ]
-    return replace(window, items=items, compiled={})
+    return replace(window, items=items)
 
 
 def evenly(window: Window) -> Window:
@@ -193,7 +193,7 @@ def evenly(window: Window) -> Window:
         if call.op == EXCHANGE:
             mean = fmean(transfers_of(call).values())
             ends = {r: round(start + mean) for r, start in last_starts(call).items()}
-            calls[number] = replace(call, ends=ends, transfers=None, settled=None)
+            calls[number] = call.with_ends(ends)
     before: dict[int, dict[int, list[int]]] = defaultdict(dict)
     """By all-to-all and rank, the items that lead to it from the one before."""
     for rank, items in window.items.items():
@@ -218,7 +218,7 @@ def evenly(window: Window) -> Window:
                 item = evened[rank][i]
                 share = item.own_ns / spent[rank] if spent[rank] > 0 else float(i == some[-1])
                 evened[rank][i] = replace(item, own_ns=share * mean)
-    return replace(window, calls=calls, items=evened, compiled={})
+    return replace(window, calls=calls, items=evened)
 
 
 def _counterparts(

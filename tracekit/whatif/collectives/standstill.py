@@ -86,10 +86,8 @@ def undisturbed(windows: Sequence[Window], ranks: Iterable[int]) -> list[Window]
                     rank: round(end - max(0.0, transfers_of(call)[rank] - usual))
                     for rank, end in call.ends.items()
                 }
-                changed[position][number] = replace(
-                    call, ends=shorter, transfers=None, settled=None
-                )
-    return [replace(w, calls=calls, compiled={}) for w, calls in zip(windows, changed, strict=True)]
+                changed[position][number] = call.with_ends(shorter)
+    return [replace(w, calls=calls) for w, calls in zip(windows, changed, strict=True)]
 
 
 def _keyed(window: Window, rank: int) -> Iterable[tuple[Key, int]]:

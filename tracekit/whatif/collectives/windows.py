@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from tracekit.ranges import union
 from tracekit.whatif.calls import Call, calls_of, last_starts, transfers_of, unbroken
@@ -47,7 +48,7 @@ class Item(Struct):
     """It began when the call before it in the communicator ended: it may have been ready long."""
 
 
-class Window(Struct):
+class Window(Struct, dict=True):
     """One capture: its calls, and what each rank did in order."""
 
     capture: int
@@ -60,8 +61,11 @@ class Window(Struct):
     unmatched_ratio: float = 0.0
     """Of the window, in which a rank stood in communication of which no matched call ended; worst
     rank."""
-    compiled: dict[int, Program] = field(default_factory=dict)
-    """By rank its items, as a program; those of a changed window are others."""
+
+    @cached_property
+    def compiled(self) -> dict[int, Program]:
+        """By rank its items, as a program, once asked for; a changed copy begins without."""
+        return {}
 
 
 def windows_of(

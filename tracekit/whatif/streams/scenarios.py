@@ -188,7 +188,7 @@ def _time_without_link(
             known, lost = known + (typical is not None) * took, lost + (typical is None) * took
             if typical is not None:
                 ends = {r: round(t + typical) for r, t in last_starts(call).items()}
-                calls[number] = replace(call, ends=ends, transfers=None, settled=None)
+                calls[number] = call.with_ends(ends)
         changed.append(replace(window, calls=calls))
     if lost > MAX_UNEQUAL_RATIO * (lost + known):
         raise UsageError(

@@ -122,7 +122,6 @@ def bounded(name: str, rows: pa.Table) -> tuple[pa.Table, list[Misfit]]:
     not the file.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     misfits: list[Misfit] = []
     for at, column, type_, is_time in _to_check(name, rows.schema):
@@ -139,8 +138,12 @@ def bounded(name: str, rows: pa.Table) -> tuple[pa.Table, list[Misfit]]:
         if is_time:
             if _are_times(values):
                 continue
+            import pyarrow.compute as pc
+
             good = pc.and_(pc.greater(values, -TIME_LIMIT_NS), pc.less(values, TIME_LIMIT_NS))
         elif pa.types.is_floating(values.type):
+            import pyarrow.compute as pc
+
             good = pc.is_finite(values)
             if pc.all(good).as_py() is not False:
                 continue
@@ -179,11 +182,10 @@ def _to_check(name: str, schema: pa.Schema) -> list[tuple[int, str, pa.DataType,
 
 
 def _are_times(values: pa.ChunkedArray) -> bool:
-    import pyarrow.compute as pc
+    from tracekit import arrays
 
-    ends = pc.min_max(values)
-    low, high = ends["min"].as_py(), ends["max"].as_py()
-    return low is None or (low > -TIME_LIMIT_NS and high < TIME_LIMIT_NS)
+    ends = arrays.ends(values)
+    return ends is None or (ends[0] > -TIME_LIMIT_NS and ends[1] < TIME_LIMIT_NS)
 
 
 def _is_packed(stored: pa.DataType, wanted: pa.DataType) -> bool:

@@ -8,9 +8,8 @@ from functools import cache, partial
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tracekit import schema
+from tracekit import arrays, schema
 from tracekit.ingest import streams
 from tracekit.ingest.base import Severity, Sink, SourceFile
 from tracekit.ingest.kineto import header, sniff, times
@@ -143,8 +142,7 @@ class BasedSink:
             for name in _times_of(table):
                 at = rows.schema.get_field_index(name)
                 if at >= 0:
-                    moved = pc.add(rows.column(at), pa.scalar(self.base_ns, pa.int64()))
-                    rows = rows.set_column(at, name, moved)
+                    rows = rows.set_column(at, name, arrays.plus(rows.column(at), self.base_ns))
         self._sink.write(table, rows)
 
     def count(

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit import arrays
 from tracekit.ingest.base import Severity
 from tracekit.ingest.kineto import collectives, header
 from tracekit.ingest.kineto.collectives import Meta
 from tracekit.ingest.kineto.links import HostComm
 from tracekit.ingest.kineto.stream import TraceStream
 from tracekit.ingest.traces import names
-from tracekit.ingest.traces.columns import CACHE_LIMIT, int32s, int_lists, ints, texts
+from tracekit.ingest.traces.columns import CACHE_LIMIT, constant, int32s, int_lists, ints, texts
 from tracekit.values import group_id
 
 if TYPE_CHECKING:
@@ -111,12 +112,11 @@ class Finisher:
         is_launch &= is_known
         is_time &= ~is_known  # work whose launch lies outside all steps belongs to none of them
         step = np.where(is_launch, by_launch, by_time)
-        source = np.where(is_launch, "launch", np.where(is_time, "time", ""))
         return {
             **launched,
             "found": is_known,
-            "step": pa.array(step, mask=~(is_launch | is_time)),
-            "step_source": pa.array(source.tolist(), pa.string(), mask=source == ""),
+            "step": arrays.column(step, ~(is_launch | is_time)),
+            "step_source": _step_source(is_launch, is_time),
         }
 
     def _write_ops(self, rows: pa.Table) -> None:
@@ -128,7 +128,7 @@ class Finisher:
             ("launch_thread", "thread"),
             ("pid", "pid"),
         ):
-            rows = rows.append_column(column, pa.array(joined[key], mask=absent))
+            rows = rows.append_column(column, arrays.column(joined[key], absent))
         rows = rows.append_column("step", joined["step"])
         rows = rows.append_column("step_source", joined["step_source"])
         self.sink.write("gpu_op", rows)
@@ -178,7 +178,6 @@ class Finisher:
             enqueued.append(
                 param.start if param is not None else starts[i] if is_known[i] else None
             )
-        n = rows.num_rows
         columns = {
             "place": rows["place"],
             "start_ns": rows["start_ns"],
@@ -187,7 +186,7 @@ class Finisher:
             "sequence": ints(sequences),
             "sequence_source": texts([None if s is None else "file" for s in sequences]),
             "reduction": texts(reductions),
-            "timeline": pa.array(["device"] * n),
+            "timeline": constant("device", rows.num_rows),
             "gpu_op_place": rows["place"],
             "device": rows["device"],
             "stream": rows["stream"],
@@ -355,8 +354,8 @@ class Finisher:
         if not span:
             return {"is_cut_start": pa.nulls(n, pa.bool_()), "is_cut_end": pa.nulls(n, pa.bool_())}
         return {
-            "is_cut_start": pa.array(start < min(span)),
-            "is_cut_end": pa.array(start + dur > max(span)),
+            "is_cut_start": arrays.column(start < min(span)),
+            "is_cut_end": arrays.column(start + dur > max(span)),
         }
 
     def _write_host_collectives(self) -> None:
@@ -374,19 +373,18 @@ class Finisher:
                 param = None
             params.append(param)
         step, is_step = self.reader.steps.find(start)
-        source = np.where(is_step, "time", "")
         columns = {
             "place": pa.array([i[0] for i in items], pa.int64()),
-            "start_ns": pa.array(start),
-            "dur_ns": pa.array(dur),
+            "start_ns": arrays.column(start),
+            "dur_ns": arrays.column(dur),
             "sequence": ints([p.sequence if p else None for p in params]),
             "sequence_source": texts(
                 ["file" if p and p.sequence is not None else None for p in params]
             ),
-            "timeline": pa.array(["host"] * len(items)),
+            "timeline": constant("host", len(items)),
             "thread": ints([i[3] for i in items]),
-            "step": pa.array(step, mask=~is_step),
-            "step_source": pa.array(source.tolist(), pa.string(), mask=source == ""),
+            "step": arrays.column(step, ~is_step),
+            "step_source": _step_source(np.zeros(len(items), np.bool_), is_step),
             "library": texts([i[5] for i in items]),
             "class_source": texts(["args" if p else "annotation" for p in params]),
             **self._meta_columns(metas),
@@ -440,9 +438,11 @@ class Finisher:
                 row["comm_hash"] = meta.comms_id
         if rows:
             values = list(rows.values())
-            columns = {k: pa.array([v[k] for v in values]) for k in values[0]}
-            for k in ("group_id", "name", "description", "backend", "comm_hash"):
-                columns[k] = texts([v[k] for v in values])
+            words = ("group_id", "name", "description", "backend", "comm_hash", "group_source")
+            columns = {k: texts([v[k] for v in values]) for k in words}
+            columns["is_ranks_complete"] = pa.array(
+                [v["is_ranks_complete"] for v in values], pa.bool_()
+            )
             columns["group_size"] = int32s([v["group_size"] for v in values])
             columns["ranks"] = int_lists([v["ranks"] for v in values], pa.int32())
             self.sink.write("process_group", pa.table(columns))
@@ -471,7 +471,7 @@ class Finisher:
                     "model": texts([rows[o][0] for o in order]),
                     "sm_count": int32s([rows[o][1] for o in order]),
                     "memory_bytes": ints([rows[o][2] for o in order]),
-                    "is_used": pa.array([o in used for o in order]),
+                    "is_used": pa.array([o in used for o in order], pa.bool_()),
                 }
             )
             self.sink.write("device", table)
@@ -559,6 +559,13 @@ _PROBLEMS: dict[str, tuple[str, Severity]] = {
 
 def _ends_object(tail: bytes) -> bool:
     return tail.rstrip(b" \t\r\n\0").endswith(b"}")
+
+
+def _step_source(is_launch: Any, is_time: Any) -> pa.Array:
+    """What told the step of each row: its launch, or else its own time; null where nothing did."""
+    codes = np.where(is_launch, 0, 1).astype(np.int32)
+    words = pa.array(["launch", "time"], pa.string())
+    return pa.DictionaryArray.from_arrays(arrays.column(codes, ~(is_launch | is_time)), words)
 
 
 def _group_row(*values: Any) -> dict[str, Any]:

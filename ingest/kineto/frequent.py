@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Raw
 
-from tracekit import native
+from tracekit import arrays, native
 from tracekit.ingest.kineto.collectives import CALLS
 from tracekit.ingest.kineto.model import ARGS, CATEGORIES, STREAM_SYNC_TID, FrameArgs, Kind
 from tracekit.ingest.kineto.rows import compact_json
@@ -94,11 +94,10 @@ class Texts:
                 numbers[code] = len(words)
                 words.append(value)
         if not words:
-            return pa.nulls(len(codes), pa.string())
+            return pa.nulls(len(codes), arrays.PACKED)
         word_numbers = numbers[codes]
         is_null = word_numbers < 0
-        indices = pa.array(word_numbers, mask=is_null) if is_null.any() else pa.array(word_numbers)
-        return pa.DictionaryArray.from_arrays(indices, made(words))
+        return pa.DictionaryArray.from_arrays(arrays.column(word_numbers, is_null), made(words))
 
 
 class Rows:
@@ -133,17 +132,12 @@ class Rows:
         """A column of three numbers each, or null."""
         parts = np.stack([self.raw(name, i) for i in range(3)], axis=1)
         is_known = parts[:, 0] != native.NULL
-        flat = pa.array(parts[is_known].ravel().astype(np.int32))
-        offsets = np.zeros(len(self) + 1, np.int32)
-        np.cumsum(3 * is_known, out=offsets[1:])
-        mask = None if is_known.all() else pa.array(~is_known)
-        return pa.ListArray.from_arrays(pa.array(offsets), flat, mask=mask)
+        return arrays.triples(parts[is_known].astype(np.int32), ~is_known)
 
 
 def ints(values: Int64s) -> pa.Array:
     """An int64 column of numbers."""
-    is_null = values == native.NULL
-    return pa.array(values, mask=is_null) if is_null.any() else pa.array(values)
+    return arrays.column(values, values == native.NULL)
 
 
 class FrequentEvents:
@@ -269,9 +263,9 @@ class FrequentEvents:
     def _host(self, rows: Rows) -> dict[str, pa.Array]:
         start, dur = rows.times()
         return {
-            "place": pa.array(rows.raw("place")),
-            "start_ns": pa.array(start),
-            "dur_ns": pa.array(dur),
+            "place": arrays.column(rows.raw("place")),
+            "start_ns": arrays.column(start),
+            "dur_ns": arrays.column(dur),
             "category": constant(rows.word, len(rows)),
             "name": self.host_names.column(rows.raw("name"), shown_names),
             "pid": rows.ints("pid"),
@@ -283,9 +277,9 @@ class FrequentEvents:
         start, dur = rows.times()
         return pa.table(
             {
-                "place": pa.array(rows.raw("place")),
-                "start_ns": pa.array(start),
-                "dur_ns": pa.array(dur),
+                "place": arrays.column(rows.raw("place")),
+                "start_ns": arrays.column(start),
+                "dur_ns": arrays.column(dur),
                 "name": self.host_names.column(rows.raw("name"), shown_names),
                 "pid": rows.ints("pid"),
                 "thread": rows.ints("tid"),
@@ -301,28 +295,21 @@ class FrequentEvents:
         is_cpu, is_known = rows.raw("device_type") == 0, rows.raw("device_type") != native.NULL
         return pa.table(
             {
-                "place": pa.array(rows.raw("place")),
-                "time_ns": pa.array(rows.raw("start_ns")),
+                "place": arrays.column(rows.raw("place")),
+                "time_ns": arrays.column(rows.raw("start_ns")),
                 "device_type": pa.DictionaryArray.from_arrays(
-                    pa.array(np.where(is_cpu, 0, 1).astype(np.int32), mask=~is_known),
-                    pa.array(["cpu", "gpu"]),
+                    arrays.column(np.where(is_cpu, 0, 1).astype(np.int32), ~is_known),
+                    pa.array(["cpu", "gpu"], pa.string()),
                 ),
-                "device": int32s(rows.raw("device")),
+                "device": arrays.int32s(rows.raw("device")),
                 "thread": rows.ints("tid"),
                 "change_bytes": rows.ints("change"),
-                "address": pa.array(np.maximum(address, 0).astype(np.uint64), mask=address < 0),
+                "address": arrays.column(np.maximum(address, 0).astype(np.uint64), address < 0),
                 "allocated_bytes": rows.ints("allocated"),
                 "reserved_bytes": rows.ints("reserved"),
                 "external_id": rows.ints("external_id"),
             }
         )
-
-
-def int32s(values: Int64s) -> pa.Array:
-    """An int32 column; what does not fit becomes null."""
-    fits = (values >= -(2**31)) & (values < 2**31)
-    narrow = np.where(fits, values, 0).astype(np.int32)
-    return pa.array(narrow) if fits.all() else pa.array(narrow, mask=~fits)
 
 
 def _name(raw: bytes) -> str:

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tracekit import arrays
 from tracekit.ingest.kineto import collectives
 from tracekit.ingest.kineto.frequent import Rows, Texts
-from tracekit.ingest.kineto.frequent import int32s as narrow
 from tracekit.ingest.kineto.frequent import ints as wide
 from tracekit.ingest.kineto.model import Event, GpuArgs
 from tracekit.ingest.kineto.rows import HeldRows, Microseconds, Names
@@ -162,11 +162,11 @@ class GpuRows:
         is_args[[row for row, _, is_meta in comms if is_meta]] = True
         table = pa.table(
             {
-                "place": pa.array(places),
-                "start_ns": pa.array(start),
-                "dur_ns": pa.array(dur),
-                "category": pa.array(np.full(len(places), CATEGORY_WORDS.index(word), np.int8)),
-                "is_args": pa.array(is_args),
+                "place": arrays.column(places),
+                "start_ns": arrays.column(start),
+                "dur_ns": arrays.column(dur),
+                "category": _category(word, len(places)),
+                "is_args": arrays.column(is_args),
                 "name": int32s(codes),
                 "device": int32s(devices),
                 "context": ints(contexts),
@@ -185,12 +185,11 @@ class GpuRows:
         self._add_ops(table, start, dur)
         if comms:
             self._comms = []
-            rows = table.take(pa.array([row for row, _, _ in comms]))
-            self._add_comms(rows, [args for _, args, _ in comms])
+            self._add_comms(table, [row for row, _, _ in comms], [args for _, args, _ in comms])
 
     def _add_ops(self, table: pa.Table, start: Int64s, dur: Int64s) -> None:
         self._note_times(start, dur)
-        self.devices.update(v for v in table["device"].unique().to_pylist() if v is not None)
+        self.devices.update(arrays.distinct(table["device"]))
         self.ops.add(table)
 
     def add_rows(self, rows: Rows, shown: Texts) -> None:
@@ -209,13 +208,13 @@ class GpuRows:
         device = rows.raw("device")
         table = pa.table(
             {
-                "place": pa.array(rows.raw("place")),
-                "start_ns": pa.array(start),
-                "dur_ns": pa.array(dur),
-                "category": pa.array(np.full(len(rows), CATEGORY_WORDS.index(rows.word), np.int8)),
-                "is_args": pa.array(np.zeros(len(rows), np.bool_)),
-                "name": pa.array(codes[raw]),
-                "device": narrow(np.where(device == NULL, rows.raw("pid"), device)),
+                "place": arrays.column(rows.raw("place")),
+                "start_ns": arrays.column(start),
+                "dur_ns": arrays.column(dur),
+                "category": _category(rows.word, len(rows)),
+                "is_args": arrays.column(np.zeros(len(rows), np.bool_)),
+                "name": arrays.column(codes[raw]),
+                "device": arrays.int32s(np.where(device == NULL, rows.raw("pid"), device)),
                 "context": rows.ints("context"),
                 "stream": rows.ints("stream", "tid"),
                 "correlation": rows.ints("correlation"),
@@ -224,18 +223,15 @@ class GpuRows:
                 "graph_node_id": wide(np.where(is_graph, node, NULL)),
                 "grid": rows.triples("grid"),
                 "block": rows.triples("block"),
-                "registers_count": narrow(rows.raw("registers")),
+                "registers_count": arrays.int32s(rows.raw("registers")),
                 "shared_memory_bytes": rows.ints("shared_memory"),
                 "transfer_bytes": rows.ints("bytes"),
             }
         )
         self._add_ops(table, start, dur)
 
-    def _add_comms(self, rows: pa.Table, args: list[GpuArgs]) -> None:
-        codes: list[int] = []
-        for a, name in zip(args, rows["name"].to_pylist(), strict=True):
-            shown = self.shown(name)
-            codes.append(self._code(a, shown.op) if a.collective is not None else 0)
+    def _add_comms(self, ops: pa.Table, rows: list[int], args: list[GpuArgs]) -> None:
+        """Keep what collectives are made of, of the rows that communicate."""
         keep = [
             "place",
             "start_ns",
@@ -246,7 +242,11 @@ class GpuRows:
             "correlation",
             "external_id",
         ]
-        table = rows.select(keep)
+        table = pa.table({name: arrays.taken(ops[name], rows) for name in keep})
+        codes: list[int] = []
+        for a, name in zip(args, table["name"].to_pylist(), strict=True):
+            shown = self.shown(name)
+            codes.append(self._code(a, shown.op) if a.collective is not None else 0)
         table = table.append_column("meta", pa.array(codes, pa.int32()))
         self.comms.add(table.append_column("sequence", ints([a.seq for a in args])))
 
@@ -261,17 +261,19 @@ class GpuRows:
         source = np.where(is_kernel & is_args, 0, np.where(is_kernel & is_comm, 1, 2))
         kinds = self._names.copy_kinds()
         words = sorted({kind for kind in kinds if kind is not None})
-        numbers = np.array([-1 if kind is None else words.index(kind) for kind in kinds], np.int8)
+        numbers = np.array([-1 if kind is None else words.index(kind) for kind in kinds], np.int32)
         kind_numbers = numbers[codes]
         has_kind = (category == 1) & (kind_numbers >= 0)
         copy_kinds = (
-            pa.DictionaryArray.from_arrays(pa.array(kind_numbers, mask=~has_kind), pa.array(words))
+            pa.DictionaryArray.from_arrays(
+                arrays.column(kind_numbers, ~has_kind), pa.array(words, pa.string())
+            )
             if has_kind.any()
-            else pa.nulls(len(codes), pa.string())
+            else pa.nulls(len(codes), arrays.PACKED)
         )
         rows = rows.drop_columns(["name", "category", "is_args"])
         for column, values in (
-            ("name", pa.DictionaryArray.from_arrays(pa.array(codes), self._names.texts())),
+            ("name", pa.DictionaryArray.from_arrays(arrays.column(codes), self._names.texts())),
             ("category", _coded(category, CATEGORY_WORDS)),
             ("class", _coded(klass, ("communication", "compute", "memory"))),
             ("class_source", _coded(source, ("args", "name", "category"))),
@@ -311,14 +313,19 @@ def _or_else(values: list[Any], events: Sequence[Event], other: str) -> list[Any
     return [getattr(e, other) if v is None else v for v, e in zip(values, events, strict=True)]
 
 
+def _category(word: str, n: int) -> pa.Array:
+    return arrays.column(np.full(n, CATEGORY_WORDS.index(word), np.int8))
+
+
 def _coded(codes: Any, words: tuple[str, ...]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(words))
+    shown = pa.array(words, pa.string())
+    return pa.DictionaryArray.from_arrays(arrays.column(codes.astype(np.int32)), shown)
 
 
 def _triples(values: list[list[int] | None]) -> pa.Array:
     if None not in values and set(map(len, values)) == {3}:  # type: ignore[arg-type]
         with contextlib.suppress(pa.ArrowInvalid, OverflowError):
             flat = pa.array(list(chain.from_iterable(values)), pa.int32())  # type: ignore[arg-type]
-            offsets = pa.array(np.arange(0, 3 * len(values) + 1, 3, dtype=np.int32))
+            offsets = arrays.column(np.arange(0, 3 * len(values) + 1, 3, dtype=np.int32))
             return pa.ListArray.from_arrays(offsets, flat)
     return int_lists(values, pa.int32())  # one that is no grid is no reason to lose the others

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tracekit import arrays
 from tracekit.ingest.kineto import times
 from tracekit.ingest.kineto.model import NO_RAW, Event
 from tracekit.ingest.traces import names
@@ -105,7 +106,8 @@ class HeldRows:
 
     def shown(self) -> pa.Array:
         """The name of each row."""
-        return pa.DictionaryArray.from_arrays(pa.array(self.codes()), shown_names([*self.names]))
+        codes = arrays.column(self.codes())
+        return pa.DictionaryArray.from_arrays(codes, shown_names([*self.names]))
 
     def take(self) -> tuple[times.Int64s, times.Int64s, times.Int64s, list[Any]]:
         """Places, start_ns, dur_ns and the columns of all rows; to be called once, with some."""
@@ -156,9 +158,9 @@ class HostRows:
         pids, threads, external, sequence, forward, dims, types = columns
         return pa.table(
             {
-                "place": pa.array(places),
-                "start_ns": pa.array(start),
-                "dur_ns": pa.array(dur),
+                "place": arrays.column(places),
+                "start_ns": arrays.column(start),
+                "dur_ns": arrays.column(dur),
                 "category": constant(word, held.count),
                 "name": held.shown(),
                 "pid": ids(pids),
@@ -166,8 +168,8 @@ class HostRows:
                 "external_id": ints(external),
                 "sequence_number": ints(sequence),
                 "forward_thread": ints(forward),
-                "input_dims": texts(dims),
-                "input_types": texts(types),
+                "input_dims": texts(dims, arrays.PACKED),
+                "input_types": texts(types, arrays.PACKED),
             }
         )
 
@@ -194,9 +196,9 @@ class HostRows:
         pids, threads, external, correlation = columns
         return pa.table(
             {
-                "place": pa.array(places),
-                "start_ns": pa.array(start),
-                "dur_ns": pa.array(dur),
+                "place": arrays.column(places),
+                "start_ns": arrays.column(start),
+                "dur_ns": arrays.column(dur),
                 "category": constant(word, held.count),
                 "name": held.shown(),
                 "pid": ids(pids),
@@ -252,9 +254,9 @@ class RangeRows:
         pids, threads, external = zip(*self._ids, strict=True)
         table = pa.table(
             {
-                "place": np.concatenate([p[0] for p in self._parts]),
-                "start_ns": np.concatenate([p[1] for p in self._parts]),
-                "dur_ns": np.concatenate([p[2] for p in self._parts]),
+                "place": arrays.column(np.concatenate([p[0] for p in self._parts])),
+                "start_ns": arrays.column(np.concatenate([p[1] for p in self._parts])),
+                "dur_ns": arrays.column(np.concatenate([p[2] for p in self._parts])),
                 "domain": texts(self._domains),
                 "style": constant("push_pop", len(self)),
                 "name": shown_names(self._names),
@@ -262,7 +264,9 @@ class RangeRows:
                 "thread": ints(threads),
                 "external_id": ints(external),
                 "step": ints(steps),
-                "is_gpu_twin": np.concatenate([np.full(len(p[0]), p[3]) for p in self._parts]),
+                "is_gpu_twin": arrays.column(
+                    np.concatenate([np.full(len(p[0]), p[3]) for p in self._parts])
+                ),
             }
         )
         self._parts, self._domains, self._names, self._ids = [], [], [], []

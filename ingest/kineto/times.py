@@ -15,7 +15,6 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -91,6 +90,8 @@ def from_numbers(values: Sequence[int | float | None]) -> tuple[Int64s, Bools] |
 
 def from_texts(values: Sequence[bytes | None]) -> tuple[Int64s, Bools]:
     """Nanoseconds of JSON numbers or strings as the file has them, and which could be read."""
+    import pyarrow.compute as pc  # what few files need should cost only them
+
     column = pa.array([_clean(v) for v in values], pa.string())
     # Arrow 26 crashes when it casts an absurd exponent: it only gets what is plainly a decimal.
     is_plain = pc.fill_null(pc.match_substring_regex(column, _PLAIN), False)

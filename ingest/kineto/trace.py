@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tracekit import arrays
 from tracekit.errors import InputError
 from tracekit.ingest import streams
 from tracekit.ingest.base import IngestOptions, Sink, SourceFile
@@ -471,7 +472,7 @@ class TraceReader:
         if word in ("runtime", "driver"):
             self._launches(category, shown, codes, table, start, dur)
         self.sink.write("host_op", table)
-        self.pids.update(v for v in table["pid"].unique().to_pylist() if v is not None)
+        self.pids.update(arrays.distinct(table["pid"]))
         self._note_times(start, dur)
 
     def _special(self, distinct: set[str]) -> set[str]:
@@ -515,14 +516,14 @@ class TraceReader:
         dur: Int64s,
     ) -> None:
         """Remember the calls that start work on a device."""
-        mask = np.asarray(table["correlation"].is_valid())
+        mask = arrays.known(table["correlation"])
         if category in ("cuda_runtime", "cuda_driver", "Runtime"):
             is_launch = np.array([self._is_launch[name] for name in shown], np.bool_)
             mask = mask & is_launch[codes]
         if mask.any():
-            corr = table["correlation"].fill_null(0).to_numpy()[mask]
-            thread = table["thread"].fill_null(-1).to_numpy()[mask]
-            pid = table["pid"].fill_null(-1).to_numpy()[mask]
+            corr = arrays.numbers(table["correlation"], 0)[mask]
+            thread = arrays.numbers(table["thread"], -1)[mask]
+            pid = arrays.numbers(table["pid"], -1)[mask]
             self.launches.add(corr, start[mask], (start + dur)[mask], thread, pid)
 
     def _ranges(self, events: Sequence[Event], places: Int64s, start: Int64s, dur: Int64s) -> None:
@@ -585,9 +586,9 @@ class TraceReader:
                 "python_frame",
                 pa.table(
                     {
-                        "place": pa.array(places),
-                        "start_ns": pa.array(start),
-                        "dur_ns": pa.array(dur),
+                        "place": arrays.column(places),
+                        "start_ns": arrays.column(start),
+                        "dur_ns": arrays.column(dur),
                         "name": shown_names(shown),
                         "pid": ids([e.pid for e in events]),
                         "thread": ids([e.tid for e in events]),
@@ -635,9 +636,9 @@ class TraceReader:
             "sync_op",
             pa.table(
                 {
-                    "place": pa.array(places),
-                    "start_ns": pa.array(start),
-                    "dur_ns": pa.array(dur),
+                    "place": arrays.column(places),
+                    "start_ns": arrays.column(start),
+                    "dur_ns": arrays.column(dur),
                     "kind": texts(kinds),
                     "name": shown_names([e.name for e in events]),
                     "device": int32s(
@@ -670,8 +671,8 @@ class TraceReader:
             "memory_event",
             pa.table(
                 {
-                    "place": pa.array(places[take]),
-                    "time_ns": pa.array(start[take]),
+                    "place": arrays.column(places[take]),
+                    "time_ns": arrays.column(start[take]),
                     "device_type": texts([_device_type(a) for a in args]),
                     "device": int32s([a.device for a in args]),
                     "thread": ints([e.tid for e in instants]),

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from tracekit import arrays
 from tracekit.ingest.traces import names
 
 INT64_MAX = 2**63 - 1
@@ -53,7 +54,7 @@ def as_int(value: object) -> int | None:
 def ints(values: Column) -> pa.Array:
     """An int64 column; what is no integer of 64 bits becomes null."""
     if isinstance(values, array):
-        return pa.array(np.frombuffer(values, np.int64))
+        return arrays.column(np.frombuffer(values, np.int64))
     try:
         return pa.array(values, pa.int64())
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
@@ -72,16 +73,17 @@ def ids(values: Column) -> pa.Array:
 
 def constant_int(value: int | None, n: int) -> pa.Array:
     """An int64 column of one value."""
-    return pa.nulls(n, pa.int64()) if value is None else pa.array(np.full(n, value, np.int64))
+    return pa.nulls(n, pa.int64()) if value is None else arrays.column(np.full(n, value))
 
 
-def texts(values: Sequence[str | None]) -> pa.Array:
-    """A string column; lone surrogates are replaced."""
+def texts(values: Sequence[str | None], type_: pa.DataType | None = None) -> pa.Array:
+    """A string column, or of another type for text; lone surrogates are replaced."""
+    type_ = type_ or pa.string()
     try:
-        return pa.array(values, pa.string())
+        return pa.array(values, type_)
     except UnicodeEncodeError:
         clean = [None if v is None else v.encode("utf-8", "replace").decode() for v in values]
-        return pa.array(clean, pa.string())
+        return pa.array(clean, type_)
 
 
 _REDACTED = Cache(names.redact)
@@ -95,17 +97,13 @@ def shown_names(values: list[str]) -> pa.Array:
 
 def constant(value: str, n: int) -> pa.Array:
     """A column of one value."""
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), pa.array([value]))
+    words = pa.array([value], pa.string())
+    return pa.DictionaryArray.from_arrays(arrays.column(np.zeros(n, np.int32)), words)
 
 
 def int32s(values: Column) -> pa.Array:
     """An int32 column; what does not fit becomes null."""
-    wide = ints(values)
-    try:
-        return wide.cast(pa.int32())
-    except pa.ArrowInvalid:
-        fits = [v if v is not None and -(2**31) <= v < 2**31 else None for v in wide.to_pylist()]
-        return pa.array(fits, pa.int32())
+    return arrays.int32s(arrays.numbers(ints(values), arrays.NO_INT32))
 
 
 def int_lists(values: Sequence[Sequence[int] | None], type_: pa.DataType) -> pa.Array:

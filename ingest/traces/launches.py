@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct, field
 
+from tracekit import arrays
+
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 MAX_SHARED = 64
@@ -71,8 +73,8 @@ class Launches(Struct):
         Where several calls share a correlation (several processes in a file), the last that
         began before the work did.
         """
-        known = np.asarray(correlation.is_valid())
-        wanted = correlation.fill_null(0).to_numpy()
+        known = arrays.known(correlation)
+        wanted = arrays.numbers(correlation, 0)
         low = np.searchsorted(self.correlation, wanted, side="left")
         high = np.searchsorted(self.correlation, wanted, side="right")
         has_launch = known & (high > low)

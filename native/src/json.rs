@@ -248,6 +248,23 @@ impl<'a> Cursor<'a> {
         is_next
     }
 
+    /// The next bytes, if so many are left.
+    #[inline]
+    pub fn ahead<const N: usize>(&self) -> Option<&'a [u8; N]> {
+        self.text.get(self.at..).and_then(<[u8]>::first_chunk)
+    }
+
+    /// Pass over some bytes, at least one, if they come next.
+    #[inline]
+    pub fn has_bytes(&mut self, bytes: &[u8]) -> bool {
+        let next = self.text.get(self.at..).and_then(|rest| rest.get(..bytes.len()));
+        let is_next = !bytes.is_empty() && next == Some(bytes);
+        if is_next {
+            self.at += bytes.len();
+        }
+        is_next
+    }
+
     /// A key and the colon behind it.
     #[inline]
     pub fn key(&mut self) -> Result<(&'a [u8], Escapes), Refused> {
@@ -295,6 +312,32 @@ impl<'a> Cursor<'a> {
             }
         }
         Ok(self.number()?.integer())
+    }
+
+    /// Nanoseconds of a number of microseconds, as `Number::nanoseconds` has them.
+    #[inline]
+    pub fn nanoseconds(&mut self) -> Result<Option<i64>, Refused> {
+        // Nearly all are plain; a `Number` of those would be written to memory and read again.
+        let start = self.at;
+        let has_zero = self.peek() == b'0';
+        let (whole_digits, whole) = self.digits();
+        let mut fraction = Some(0);
+        if self.has(b'.') {
+            fraction = match self.digits() {
+                (1, tenths) => Some(tenths * 100),
+                (2, hundredths) => Some(hundredths * 10),
+                (3, thousandths) => Some(thousandths),
+                _ => None,
+            };
+        }
+        let is_whole = matches!(whole_digits, 1..=16) && (!has_zero || whole_digits == 1);
+        if let (Some(fraction), true) = (fraction, is_whole) {
+            if !matches!(self.peek(), b'e' | b'E') {
+                return Ok(i64::try_from(whole * 1000 + fraction).ok());
+            }
+        }
+        self.at = start;
+        Ok(self.number()?.nanoseconds())
     }
 
     /// A number.
@@ -443,6 +486,25 @@ mod tests {
         assert_eq!(number("7.12500").nanoseconds(), Some(7125));
         for inexact in ["7.1255", "1e3", "-1", "9223372036854776", "12345678901234567", "1.5e0"] {
             assert_eq!(number(inexact).nanoseconds(), None, "{inexact}");
+        }
+    }
+
+    #[test]
+    fn a_plain_number_of_microseconds_is_the_same_as_any() {
+        let wholes = ["0", "7", "00", "07", "", "-1", "1305518021670", "1732700000123456"];
+        let wider = ["9999999999999999", "9223372036854775", "9223372036854776", "12345678901234567"];
+        let ends = ["", ".", ".5", ".25", ".125", ".1255", ".1250", ".000", "e3", "E", ".5e1", "x"];
+        for whole in wholes.iter().chain(&wider) {
+            for end in ends {
+                for tail in [",", "}, and so on and on", ""] {
+                    let text = format!("{whole}{end}{tail}");
+                    let (mut one, mut other) =
+                        (Cursor::new(text.as_bytes()), Cursor::new(text.as_bytes()));
+                    let expected = other.number().map(|number| number.nanoseconds());
+                    assert_eq!(one.nanoseconds(), expected, "{text}");
+                    assert!(expected.is_err() || one.at() == other.at(), "{text}");
+                }
+            }
         }
     }
 

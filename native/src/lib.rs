@@ -9,6 +9,7 @@
 //! Which categories, arguments and names are taken is said by Python (`ingest/kineto/frequent.py`),
 //! from the same structs that its own reader decodes into.
 
+mod again;
 mod boundary;
 pub mod interned;
 pub mod json;

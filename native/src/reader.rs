@@ -1,5 +1,6 @@
 //! From a batch of events to rows, as far as they are of the shape that was described.
 
+use crate::again::Again;
 use crate::interned::Interned;
 use crate::json::{Cursor, Escapes, Refused};
 
@@ -182,6 +183,8 @@ pub struct Reader {
     kinds: Vec<Kind>,
     categories: Vec<(Box<[u8]>, Category)>,
     leads: Leads<u8>,
+    /// Arguments that were passed before.
+    again: Again,
     /// Rows of each slot, one behind the other.
     slots: Vec<Vec<i64>>,
     /// Where each slot ended before the last batch.
@@ -450,7 +453,7 @@ impl Reader {
             PID => seen.pid = id(cursor, next)?,
             TID => seen.tid = id(cursor, next)?,
             TS | DUR if matches!(next, b'0'..=b'9' | b'-') => {
-                let time = cursor.number()?.nanoseconds();
+                let time = cursor.nanoseconds()?;
                 if bit == TS {
                     seen.start = time;
                 } else {
@@ -506,7 +509,7 @@ impl Reader {
             };
             match field {
                 None => {
-                    cursor.value()?;
+                    self.again.value(cursor)?;
                 }
                 Some(number) => {
                     seen.is_odd |= fields >> number & 1 == 1;
@@ -515,8 +518,13 @@ impl Reader {
                         return Err(Refused);
                     };
                     let kept = row.get_mut(field.column..).unwrap_or_default();
-                    let fragments = &mut self.tables[FRAGMENTS];
-                    if !argument(cursor, field.shape, kept, fragments)? {
+                    let is_kept = if field.shape == Shape::Fragment {
+                        let code = self.again.code(cursor, &mut self.tables[FRAGMENTS])?;
+                        keep(code.map(i64::from), kept)
+                    } else {
+                        argument(cursor, field.shape, kept)?
+                    };
+                    if !is_kept {
                         seen.is_odd = true;
                     }
                 }
@@ -630,32 +638,28 @@ fn id(cursor: &mut Cursor<'_>, next: u8) -> Result<Option<i64>, Refused> {
     }
 }
 
-/// Read an argument into the columns from its own on; whether it was of its shape.
+/// Keep a number in the first column; whether there is one.
+#[inline]
+fn keep(value: Option<i64>, kept: &mut [i64]) -> bool {
+    let (Some(value), Some(first)) = (value, kept.first_mut()) else {
+        return false;
+    };
+    *first = value;
+    true
+}
+
+/// Read an argument, but a fragment, into the columns from its own on; whether it was of its shape.
 #[inline]
 fn argument(
     cursor: &mut Cursor<'_>,
     shape: Shape,
     kept: &mut [i64],
-    fragments: &mut Interned,
 ) -> Result<bool, Refused> {
     let next = cursor.peek();
     let is_number = matches!(next, b'0'..=b'9' | b'-');
     match shape {
         Shape::Integer if is_number => {
-            let value = cursor.integer()?.filter(|&value| value != NULL);
-            let (Some(value), Some(first)) = (value, kept.first_mut()) else {
-                return Ok(false);
-            };
-            *first = value;
-            Ok(true)
-        }
-        Shape::Fragment => {
-            let text = cursor.value()?;
-            let (Some(code), Some(first)) = (fragments.code(text), kept.first_mut()) else {
-                return Ok(false);
-            };
-            *first = i64::from(code);
-            Ok(true)
+            Ok(keep(cursor.integer()?.filter(|&value| value != NULL), kept))
         }
         Shape::Triple if next == b'[' => triple(cursor, kept),
         Shape::Text if next == b'"' => {

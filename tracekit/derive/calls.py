@@ -234,21 +234,22 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
     import numpy as np
     import pyarrow as pa
 
+    from tracekit import arrays
+
     names, types = zip(*((n, dtype) for dtype, known in _TYPES.items() for n in known), strict=True)
-    words = pa.table({"name": pa.array(names), "element_type": pa.array(types)})
+    words = pa.table(
+        {"name": pa.array(names, pa.string()), "element_type": pa.array(types, pa.string())}
+    )
     with relations(con, derive_context=context, derive_members=members, derive_types=words):
         rows: Any = arrow_table(con, _CALLS)
     ints: dict[str, Ints] = {}
     for name in rows.column_names:
         column = rows[name].combine_chunks()
         if name in _TEXTS:
-            column = column.dictionary_encode()
+            column = arrays.encoded(column)
             rows = rows.set_column(rows.column_names.index(name), name, column)
-            codes = column.indices.fill_null(NOBODY)
-            ints[name] = codes.to_numpy(zero_copy_only=False).astype(np.int64)
-        else:
-            column = column.fill_null(NOBODY) if column.null_count else column
-            ints[name] = column.to_numpy(zero_copy_only=False).astype(np.int64)
+            column = column.indices
+        ints[name] = arrays.numbers(column, NOBODY).astype(np.int64)
     return Calls(rows, ints)
 
 

@@ -392,6 +392,7 @@ def match_table(matched: Matched, errors_ns: Mapping[int, int]) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
+    from tracekit import arrays
     from tracekit.schema import table
 
     calls = matched.calls
@@ -414,20 +415,22 @@ def match_table(matched: Matched, errors_ns: Mapping[int, int]) -> pa.Table:
             groups.append(None)
     trusted = np.array([t == "" or t.endswith("members traced") for t in texts], bool) & known
     columns: dict[str, Any] = {
-        "source_id": calls["source_id"],
-        "place": calls["place"],
-        "instance_id": pa.array(
-            np.where(known, instance[np.where(known, order, 0)] if len(rows) else 0, 0),
-            mask=~known,
+        "source_id": arrays.int32s(calls["source_id"]),
+        "place": arrays.column(calls["place"]),
+        "instance_id": arrays.column(
+            np.where(known, instance[np.where(known, order, 0)] if len(rows) else 0, 0), ~known
         ),
-        "call_index": pa.array(matched.call, mask=~known),
+        "call_index": arrays.column(matched.call, ~known),
         "method": [METHODS[m] if m != NOBODY else None for m in matched.method.tolist()],
-        "is_trusted": trusted,
+        "is_trusted": arrays.column(trusted),
         "reason": [t or "all members agree" for t in texts],
         "group_id": groups,
     }
     schema = table("collective_match").arrow_schema()
-    return pa.table([pa.array(columns[f.name], f.type) for f in schema], schema)
+    for field in schema:
+        if not isinstance(columns[field.name], pa.Array):
+            columns[field.name] = pa.array(columns[field.name], field.type)
+    return pa.table([columns[f.name] for f in schema], schema)
 
 
 def _refused_reasons(matched: Matched) -> dict[int, str]:

@@ -51,7 +51,7 @@ def derive_pipeline(
     ``has_messages`` whether any rank sends or receives, where that is known; ``timers`` the
     files of timers that are the job's. What a reader should know is appended to ``notes``.
     """
-    import pyarrow as pa
+    from tracekit import arrays
 
     corrections = corrections or {}
     context = _with_corrections(context, corrections)
@@ -68,7 +68,7 @@ def derive_pipeline(
     rows = rows if rows.num_rows else ranges
     if not rows.num_rows and matches is not None:
         rows = _from_messages(con, context, steps, matches, job, corrections, notes)
-    return pa.table([rows[f.name].cast(f.type) for f in schema], schema=schema)
+    return arrays.shaped(rows, schema)
 
 
 def _with_corrections(context: pa.Table, corrections: Mapping[int, Correction]) -> pa.Table:
@@ -323,8 +323,8 @@ def _from_ranges(
             return empty
         may_have_stages = _may_have_stages(con, names.values(), job, known, has_messages)
         operations = {
-            "name": list(names),
-            "operation": [n.operation for n in names.values()],
+            "name": pa.array(names, pa.string()),
+            "operation": pa.array([n.operation for n in names.values()], pa.string()),
             "stage": pa.array([n.stage for n in names.values()], pa.int32()),
             "microbatch": pa.array([n.microbatch for n in names.values()], pa.int64()),
         }

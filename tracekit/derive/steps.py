@@ -218,6 +218,7 @@ def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
     sources that are a rank's own trace."""
     import pyarrow as pa
 
+    from tracekit import arrays
     from tracekit.schema import table
 
     with relations(con, derive_context=context) as named:
@@ -233,5 +234,4 @@ def derive_steps(con: duckdb.DuckDBPyConnection, context: pa.Table) -> pa.Table:
     columns["file_step"] = columns["step"]
     columns["is_warmup"] = pa.array([k in warm for k in keys], pa.bool_())
     columns["step_source"] = pa.array(["annotation"] * count, pa.string())
-    schema = table("step").arrow_schema()
-    return pa.table({f.name: columns[f.name].cast(f.type) for f in schema}, schema=schema)
+    return arrays.shaped(columns, table("step").arrow_schema())

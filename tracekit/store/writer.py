@@ -93,6 +93,8 @@ def conform(
     """
     import pyarrow as pa
 
+    from tracekit import arrays
+
     known = {c.name for c in spec.stored_columns}
     extra = [name for name in rows.column_names if name not in known]
     if extra:
@@ -102,10 +104,11 @@ def conform(
     fields: list[pa.Field] = []
     for stored in schema:
         wanted = stored
-        if is_packed and stored.name in rows.column_names:
-            given = rows.schema.field(stored.name).type
-            if pa.types.is_dictionary(given) and stored.type == given.value_type == pa.string():
-                wanted = stored.with_type(pa.dictionary(pa.int32(), pa.string()))
+        if is_packed and stored.type == pa.string():
+            at = rows.schema.get_field_index(stored.name)
+            given = rows.schema.field(at).type if at >= 0 else arrays.PACKED
+            if pa.types.is_dictionary(given) and given.value_type == pa.string():
+                wanted = stored.with_type(arrays.PACKED)
         fields.append(wanted)
         if wanted.name == "source_id" and source_id is not None:
             columns.append(pa.repeat(pa.scalar(source_id, pa.int32()), rows.num_rows))
@@ -304,12 +307,13 @@ class _TableFiles(Struct):
 
 
 def _bounds(spec: Table, rows: pa.Table) -> _Bounds:
-    import pyarrow.compute as pc
+    from tracekit import arrays
 
-    sources = pc.min_max(rows.column("source_id")).as_py()
+    sources = arrays.ends(rows.column("source_id"))
+    assert sources is not None  # noqa: S101 - there are rows, each with its source
     time = next((c.name for c in spec.stored_columns if c.is_time), None)
-    times = pc.min_max(rows.column(time)).as_py() if time else {"min": None, "max": None}
-    return sources["min"], sources["max"], times["min"], times["max"]
+    times = arrays.ends(rows.column(time)) if time else None
+    return *sources, *(times or (None, None))
 
 
 class ShardWriter:

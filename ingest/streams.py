@@ -9,9 +9,12 @@ import codecs
 import io
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.errors import InputError
+
+if TYPE_CHECKING:
+    from isal import igzip_lib
 
 SLICE_BYTES = 64 << 10
 """Stored bytes that are read, and decompressed bytes that are made, at a time."""
@@ -124,7 +127,7 @@ class _GzipStream(DecompressedStream):
     def __init__(self, raw: BinaryIO, head: bytes) -> None:
         super().__init__(raw, head)
         self._data = b""
-        self._inflate: object | None = None
+        self._inflate: igzip_lib.IgzipDecompressor | None = None
         self._crc = 0
         self._size = 0
         self._is_done = False
@@ -139,33 +142,29 @@ class _GzipStream(DecompressedStream):
         return True
 
     def _next(self, size: int) -> bytes:
-        from isal import isal_zlib
+        from isal import igzip_lib, isal_zlib
 
-        failure: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]
         while not self._is_done and self.problem != "limit":
             if self._inflate is None and not self._start_member():
                 break
             stream = self._inflate
             assert stream is not None  # noqa: S101 - set by _start_member
-            if not self._data:
+            if stream.needs_input and not self._data:
                 self._data = self._stored(SLICE_BYTES)
-            is_last = not self._data
+            is_last = stream.needs_input and not self._data
             try:
-                out: bytes = stream.decompress(self._data, min(size, SLICE_BYTES))  # type: ignore[attr-defined]
-            except failure:
+                # It keeps what it did not need yet; what zlib's way hands back would be copied.
+                out = stream.decompress(self._data, min(size, SLICE_BYTES))
+            except igzip_lib.IsalError:  # type: ignore[misc]  # it is one; the stubs say object
                 self._end("damaged")
                 break
-            if stream.eof:  # type: ignore[attr-defined]
-                self._data = stream.unused_data  # type: ignore[attr-defined]
-                self._crc = isal_zlib.crc32(out, self._crc)
-                self._size += len(out)
+            self._data = stream.unused_data if stream.eof else b""
+            self._crc = isal_zlib.crc32(out, self._crc)
+            self._size += len(out)
+            if stream.eof:
                 self._end_member()
-            else:
-                self._data = stream.unconsumed_tail  # type: ignore[attr-defined]
-                self._crc = isal_zlib.crc32(out, self._crc)
-                self._size += len(out)
-                if is_last and not out:
-                    self._end("truncated")
+            elif is_last and not out:
+                self._end("truncated")
             if out:
                 return out
         return b""
@@ -175,7 +174,7 @@ class _GzipStream(DecompressedStream):
         self.problem = self.problem or problem
 
     def _start_member(self) -> bool:
-        from isal import isal_zlib
+        from isal import igzip_lib
 
         self._more(18)
         if self._members and not self._data.strip(b"\0"):
@@ -196,7 +195,7 @@ class _GzipStream(DecompressedStream):
         at += 2 if flags & 2 else 0
         self._more(at + 1)
         self._data = self._data[at:]
-        self._inflate = isal_zlib.decompressobj(-15)
+        self._inflate = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         self._crc = 0
         self._size = 0
         return True

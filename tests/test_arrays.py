@@ -8,7 +8,7 @@ import pytest
 
 from tracekit import arrays
 
-VALUES = {
+VALUES: dict[str, np.ndarray] = {
     "int64": np.array([5, -7, 2**62, 0, 9], np.int64),
     "int32": np.array([5, -7, 2**31 - 1, 0, 9], np.int32),
     "int8": np.array([5, -7, 127, 0, 9], np.int8),
@@ -20,7 +20,8 @@ NULL = np.array([False, True, False, False, True])
 
 @pytest.fixture(params=sorted(VALUES))
 def values(request: pytest.FixtureRequest) -> np.ndarray:
-    return VALUES[request.param]
+    values: np.ndarray = VALUES[request.param]
+    return values
 
 
 def test_a_column_is_what_arrow_makes_of_the_array(values: np.ndarray) -> None:

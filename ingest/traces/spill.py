@@ -20,7 +20,7 @@ class Spill:
         self._tables: list[pa.Table] = []
         self._waiting = 0
         self._file: Any = None
-        self._writer: Any = None
+        self._schema: pa.Schema | None = None
         self.rows = 0
 
     def add(self, table: pa.Table) -> None:
@@ -34,23 +34,25 @@ class Spill:
     def _flush(self) -> None:
         if not self._tables:
             return
-        merged = pa.concat_tables(self._tables).combine_chunks()
-        if self._writer is None:
+        merged = _without_nulls(pa.concat_tables(self._tables)).combine_chunks()
+        if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-            self._writer = pa.ipc.new_stream(self._file, merged.schema)
-        self._writer.write_table(merged)
+            self._schema = self._tables[0].schema
+        with pa.ipc.new_stream(self._file, merged.schema) as stream:
+            stream.write_table(merged)
         self._tables = []
         self._waiting = 0
 
     def batches(self) -> Iterator[pa.Table]:
         """All batches, oldest first."""
-        if self._writer is not None:
+        if self._schema is not None:
             self._flush()
-            self._writer.close()
+            end = self._file.tell()
             self._file.seek(0)
-            with pa.ipc.open_stream(self._file) as reader:
-                for batch in reader:
-                    yield pa.Table.from_batches([batch])
+            while self._file.tell() < end:
+                with pa.ipc.open_stream(self._file) as stream:
+                    for batch in stream:
+                        yield _with_nulls(pa.Table.from_batches([batch]), self._schema)
         elif self._tables:
             yield pa.concat_tables(self._tables).combine_chunks()
 
@@ -58,3 +60,19 @@ class Spill:
         """Drop the temporary file."""
         if self._file is not None:
             self._file.close()
+
+
+def _without_nulls(rows: pa.Table) -> pa.Table:
+    """Columns in which nothing is known take no bytes: of a kernel in a graph that is half."""
+    for at, column in enumerate(rows.columns):
+        if column.null_count == rows.num_rows:
+            rows = rows.set_column(at, rows.field(at).name, pa.nulls(rows.num_rows))
+    return rows
+
+
+def _with_nulls(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        pa.nulls(rows.num_rows, field.type) if pa.types.is_null(column.type) else column
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.table(columns, schema=schema)

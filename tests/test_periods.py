@@ -10,7 +10,7 @@ import json
 import shutil
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -287,9 +287,11 @@ def test_launches_are_read_only_where_there_are_updates_enough(
     read: list[int] = []
     original = inferred_steps._read
 
-    def reading(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
+    def reading(
+        con: duckdb.DuckDBPyConnection, source_id: int, names: Mapping[int, str]
+    ) -> Launches:
         read.append(source_id)
-        return original(con, source_id)
+        return original(con, source_id, names)
 
     monkeypatch.setattr(inferred_steps, "_read", reading)
     monkeypatch.setattr(inferred_steps, "cells", lambda _: [])

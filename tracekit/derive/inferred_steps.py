@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -57,7 +57,7 @@ WHERE g.source_id = $source_id AND g.launch_start_ns IS NOT NULL
 """
 
 _WORK = """
-SELECT coalesce(name, '') AS name, count(*) FROM gpu_op
+SELECT hash(coalesce(name, '')) AS code, coalesce(name, '') AS name, count(*) FROM gpu_op
 WHERE source_id = $source_id AND launch_start_ns IS NOT NULL
   AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
 GROUP BY coalesce(name, '')
@@ -77,11 +77,6 @@ SELECT DISTINCT start_ns, start_ns + dur_ns AS end_ns FROM annotation
 WHERE source_id = $source_id AND NOT coalesce(is_gpu_twin, false)
   AND start_ns IS NOT NULL AND dur_ns IS NOT NULL
   AND regexp_matches(name, '^Optimizer[.]step\\b')
-"""
-
-_NAMES = """
-SELECT hash(coalesce(name, '')) AS code, coalesce(name, '') AS name
-FROM gpu_op WHERE source_id = $source_id GROUP BY coalesce(name, '')
 """
 
 
@@ -106,9 +101,10 @@ def infer_steps(
     }
     steps: dict[int, list[dict[str, Any]]] = {}
     for source_id in sorted(placed.keys() - known.keys()):
-        if not _may_repeat(con, source_id):
+        work = con.execute(_WORK, {"source_id": source_id}).fetchall()
+        if not _may_repeat(con, source_id, {name: count for _, name, count in work}):
             continue
-        launches = _read(con, source_id)
+        launches = _read(con, source_id, {code: name for code, name, _ in work})
         if not len(launches):
             launches = _of_host(con, source_id)
         listed = _steps_of(launches, source_id)
@@ -128,17 +124,18 @@ def infer_steps(
     return _table(rows)
 
 
-def _may_repeat(con: duckdb.DuckDBPyConnection, source_id: int) -> bool:
+def _may_repeat(
+    con: duckdb.DuckDBPyConnection, source_id: int, launched: Mapping[str, int]
+) -> bool:
     """Whether there may be updates enough, or collectives that are repeated: of a device that
-    infers alone no launch needs to be read."""
+    infers alone no launch needs to be read. ``launched``: how often each kernel was."""
     if con.execute(_TELLS, {"source_id": source_id}).fetchall():
         return True
-    named = con.execute(_WORK, {"source_id": source_id}).fetchall()
-    updates = sum(int(count) for name, count in named if UPDATE.search(name))
-    return updates >= MIN_EQUAL
+    return sum(count for name, count in launched.items() if UPDATE.search(name)) >= MIN_EQUAL
 
 
-def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
+def _read(con: duckdb.DuckDBPyConnection, source_id: int, names: Mapping[int, str]) -> Launches:
+    """What a source launched; ``names``: of kernels, by their hashes."""
     import numpy as np
 
     table = con.sql(_LAUNCHES, params={"source_id": source_id}).to_arrow_table()
@@ -153,7 +150,6 @@ def _read(con: duckdb.DuckDBPyConnection, source_id: int) -> Launches:
         return columns.pop(name).to_numpy()[order]
 
     codes, used = _by_appearance(taken("name"))
-    names = dict(con.execute(_NAMES, {"source_id": source_id}).fetchall())
     listed = [names[code] for code in used.tolist()]
     at = taken("at")
     by_range = _is_in_update(con, source_id, at)

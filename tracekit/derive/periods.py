@@ -144,7 +144,7 @@ def _ends(update: Ints) -> Iterator[Ints]:
     import numpy as np
 
     pauses = np.diff(update)
-    sizes = np.unique(pauses)
+    sizes = np.array(sorted(set(pauses.tolist())))  # np.unique would import numpy.ma
     jumps = sizes[1:] / sizes[:-1]
     at = int(jumps.argmax()) if len(jumps) else 0
     several = np.append(update[:-1][pauses > sizes[at]], update[-1]) if len(sizes) else update

@@ -69,15 +69,28 @@ WITH
         ANTI JOIN gpu_ranks USING (attempt, rank)
         WHERE category = 'operator'
     ),
-    thread_operators AS NOT MATERIALIZED (
-        SELECT {'rank': key, 'thread': thread} AS key, is_comm_call, start_ns, end_ns
-        FROM operators
+    -- A thread as one number: see capture_key.
+    threads AS MATERIALIZED (
+        SELECT
+            seen.key AS rank_key,
+            seen.thread,
+            row_number() OVER () AS key
+        FROM (SELECT DISTINCT key, thread FROM operators) AS seen
         ANTI JOIN worker_threads USING (key, thread)
+    ),
+    thread_operators AS NOT MATERIALIZED (
+        SELECT threads.key, is_comm_call, start_ns, end_ns
+        FROM operators
+        INNER JOIN threads
+            ON
+                operators.key = threads.rank_key
+                AND operators.thread IS NOT DISTINCT FROM threads.thread
     ),
     -- Only where a collective ends can a pause be a wait for one.
     nested_operators AS (
         SELECT
-            {'rank': key, 'thread': thread} AS key,
+            threads.key,
+            threads.rank_key,
             is_comm_call,
             is_tensor_operator,
             name,
@@ -89,10 +102,13 @@ WITH
                 following ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
             ) AS next_comm_call_ns
         FROM operators
-        ANTI JOIN worker_threads USING (key, thread)
-        SEMI JOIN host_collectives USING (key)
+        INNER JOIN threads
+            ON
+                operators.key = threads.rank_key
+                AND operators.thread IS NOT DISTINCT FROM threads.thread
+        SEMI JOIN host_collectives ON host_collectives.key = threads.rank_key
         WINDOW following AS (
-            PARTITION BY key, thread ORDER BY start_ns, end_ns DESC, source_id, place
+            PARTITION BY threads.key ORDER BY start_ns, end_ns DESC, source_id, place
         )
     ),
     -- The engine's own operators hold hooks, which wait for what others asked for.
@@ -103,7 +119,7 @@ WITH
         FROM nested_operators
         ASOF LEFT JOIN host_collectives
             ON
-                nested_operators.key.rank = host_collectives.key
+                nested_operators.rank_key = host_collectives.key
                 AND nested_operators.end_ns >= host_collectives.end_ns
         WHERE
             NOT is_comm_call
@@ -113,7 +129,7 @@ WITH
             AND NOT starts_with(name, 'autograd::engine::')
     ),
     usual_calls AS (
-        SELECT key.rank AS rank_key, name, CAST(median(end_ns - start_ns) AS BIGINT) AS usual_ns
+        SELECT rank_key, name, CAST(median(end_ns - start_ns) AS BIGINT) AS usual_ns
         FROM whole_calls
         WHERE NOT has_end
         GROUP BY ALL
@@ -130,7 +146,7 @@ WITH
         UNION ALL
         SELECT key, start_ns, least(end_ns, start_ns + usual_ns)
         FROM whole_calls
-        INNER JOIN usual_calls ON key.rank = rank_key AND whole_calls.name = usual_calls.name
+        INNER JOIN usual_calls USING (rank_key, name)
         WHERE has_end
     ),
     stops AS (
@@ -142,7 +158,7 @@ WITH
     pauses AS (
         SELECT
             key,
-            key.rank AS rank_key,
+            rank_key,
             end_ns AS start_ns,
             -- After its last operator a thread may wait until the end of the trace.
             coalesce(
@@ -150,9 +166,10 @@ WITH
                 9223372036854775807
             ) AS end_ns
         FROM stops
+        INNER JOIN threads USING (key)
     ),
     blocked AS (
-        SELECT pauses.key, pauses.start_ns, host_collectives.end_ns
+        SELECT pauses.key, pauses.rank_key, pauses.start_ns, host_collectives.end_ns
         FROM pauses
         ASOF JOIN host_collectives
             ON pauses.rank_key = host_collectives.key AND pauses.end_ns >= host_collectives.end_ns
@@ -166,10 +183,11 @@ WITH
     work AS (
         SELECT key, 'communication' AS class, op, start_ns, end_ns FROM host_collectives
         UNION ALL
-        SELECT key.rank, 'compute', NULL, start_ns, end_ns
+        SELECT rank_key, 'compute', NULL, start_ns, end_ns
         FROM difference_intervals('thread_operators', 'not_computing')
+        INNER JOIN threads USING (key)
         UNION ALL
-        SELECT key.rank, 'blocked', NULL, start_ns, end_ns FROM blocked
+        SELECT rank_key, 'blocked', NULL, start_ns, end_ns FROM blocked
     )
 SELECT
     attempt_of(key) AS attempt,

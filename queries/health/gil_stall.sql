@@ -76,12 +76,28 @@ WITH
         WINDOW along AS (PARTITION BY source_id, thread ORDER BY quarter)
         QUALIFY lead(first_ns) OVER along - last_ns >= 0.5 * $interval_ns
     ),
+    -- Two joins and not one with OR, which would compare each stretch with every event.
+    next_events AS (
+        SELECT events.*, quiet.start_ns AS quiet_start_ns, quiet.end_ns AS quiet_end_ns
+        FROM events
+        JOIN quiet
+            ON quiet.source_id = events.source_id
+            AND quiet.thread = events.thread
+            AND quiet.end_ns = events.start_ns
+        UNION ALL
+        SELECT events.*, quiet.start_ns, quiet.end_ns
+        FROM events
+        JOIN quiet
+            ON quiet.source_id = events.source_id
+            AND quiet.thread = events.thread
+            AND quiet.end_ns = events.end_ns
+    ),
     followed AS (
         SELECT
-            quiet.source_id,
-            quiet.thread,
-            quiet.start_ns,
-            quiet.end_ns,
+            source_id,
+            thread,
+            quiet_start_ns AS start_ns,
+            quiet_end_ns AS end_ns,
             arg_min(
                 {
                     'place': place,
@@ -92,13 +108,9 @@ WITH
                 },
                 {'place': place, 'is_range': is_range}
             ) AS event,
-            bool_or(events.start_ns = quiet.start_ns AND NOT is_range) AS is_whole
-        FROM quiet
-        JOIN events
-            ON events.source_id = quiet.source_id
-            AND events.thread = quiet.thread
-            AND (events.start_ns = quiet.end_ns OR events.end_ns = quiet.end_ns)
-        GROUP BY quiet.source_id, quiet.thread, quiet.start_ns, quiet.end_ns
+            bool_or(next_events.start_ns = quiet_start_ns AND NOT is_range) AS is_whole
+        FROM next_events
+        GROUP BY source_id, thread, quiet_start_ns, quiet_end_ns
     ),
     host_calls AS (
         SELECT capture_key(attempt, rank, capture_id) AS key, start_ns + dur_ns AS end_ns

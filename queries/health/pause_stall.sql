@@ -182,35 +182,58 @@ WITH
         JOIN gaps ON gaps.key = stretches.key AND gaps.start_ns = gap_ns
         WHERE idle_ns >= $pause_ns
     ),
+    -- Around a stretch lie few of these, at the other ends of the trace thousands. So each is found
+    -- by where it lies in pieces of time that are a little longer than it is: one or two.
     long_events AS (
-        SELECT key, kind, name, start_ns, end_ns
+        SELECT
+            key,
+            kind,
+            name,
+            start_ns,
+            end_ns,
+            CAST(1 AS BIGINT) << (CAST(floor(log2(end_ns - start_ns)) AS INTEGER) + 1) AS piece_ns
         FROM events
-        WHERE end_ns - start_ns >= $pause_ns
+        WHERE end_ns - start_ns >= greatest($pause_ns, 1)
+    ),
+    long_pieces AS (
+        SELECT *, start_ns // piece_ns AS piece
+        FROM long_events
+        UNION ALL
+        SELECT *, end_ns // piece_ns
+        FROM long_events
+        WHERE end_ns // piece_ns <> start_ns // piece_ns
+    ),
+    silent_pieces AS (
+        SELECT silent.*, piece_ns, silent.start_ns // piece_ns AS piece
+        FROM silent
+        JOIN (SELECT DISTINCT key, piece_ns FROM long_events) AS lengths USING (key)
     ),
     surrounded AS (
         SELECT
-            silent.key,
-            silent.start_ns,
-            silent.idle_since_ns,
+            silent_pieces.key,
+            silent_pieces.start_ns,
+            silent_pieces.idle_since_ns,
             bool_or(
-                long_events.kind IN ('other', 'call')
-                OR long_events.name = 'record_param_comms'
-                OR starts_with(long_events.name, 'c10d::')
+                long_pieces.kind IN ('other', 'call')
+                OR long_pieces.name = 'record_param_comms'
+                OR starts_with(long_pieces.name, 'c10d::')
             ) AS is_explained,
             max_by(
-                {'kind': long_events.kind, 'name': long_events.name},
+                {'kind': long_pieces.kind, 'name': long_pieces.name},
                 {
-                    'start_ns': long_events.start_ns,
-                    'shortness_ns': -long_events.end_ns,
-                    'name': long_events.name
+                    'start_ns': long_pieces.start_ns,
+                    'shortness_ns': -long_pieces.end_ns,
+                    'name': long_pieces.name
                 }
-            ) FILTER (long_events.kind IN ('range', 'operator')) AS inside
-        FROM silent
-        JOIN long_events
-            ON long_events.key = silent.key
-            AND long_events.start_ns <= silent.start_ns
-            AND long_events.end_ns >= silent.end_ns
-        GROUP BY silent.key, silent.start_ns, silent.idle_since_ns
+            ) FILTER (long_pieces.kind IN ('range', 'operator')) AS inside
+        FROM silent_pieces
+        JOIN long_pieces
+            ON long_pieces.key = silent_pieces.key
+            AND long_pieces.piece_ns = silent_pieces.piece_ns
+            AND long_pieces.piece = silent_pieces.piece
+            AND long_pieces.start_ns <= silent_pieces.start_ns
+            AND long_pieces.end_ns >= silent_pieces.end_ns
+        GROUP BY silent_pieces.key, silent_pieces.start_ns, silent_pieces.idle_since_ns
     ),
     placed AS (
         SELECT

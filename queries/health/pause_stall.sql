@@ -62,7 +62,7 @@ WITH
         GROUP BY idle.key, idle.start_ns
         HAVING min(launch_start_ns) - idle.start_ns >= $pause_ns
     ),
-    events AS MATERIALIZED (
+    events AS (
         SELECT
             capture_key(attempt, rank, capture_id) AS key,
             source_id,
@@ -98,41 +98,55 @@ WITH
             AND source_id IN (SELECT DISTINCT source_id FROM host_op)
     ),
     moments AS (
-        SELECT
-            key,
-            source_id,
-            place,
-            kind,
-            name,
-            unnest([start_ns, end_ns]) AS time_ns,
-            unnest([TRUE, FALSE]) AS is_start
+        SELECT key, unnest([start_ns, end_ns]) AS time_ns
         FROM events
     ),
-    -- What lies within a gap, the last moment before it and the first after it.
-    borders AS (
-        SELECT moments.key, gaps.start_ns AS gap_ns, moments.time_ns
-        FROM gaps
-        ASOF JOIN moments ON gaps.key = moments.key AND gaps.start_ns >= moments.time_ns
-        UNION ALL
-        SELECT moments.key, gaps.start_ns, moments.time_ns
-        FROM gaps
-        ASOF JOIN moments ON gaps.key = moments.key AND gaps.end_ns <= moments.time_ns
+    -- Half a pause at a time, so that few rows are sorted: each stretch that is long enough has one
+    -- in which nothing begins or ends.
+    lively AS (
+        SELECT
+            key,
+            time_ns // greatest($pause_ns // 2, 1) AS half,
+            min(time_ns) AS first_ns,
+            max(time_ns) AS last_ns
+        FROM moments
+        GROUP BY key, half
     ),
-    near AS (
-        SELECT moments.*, gaps.start_ns AS gap_ns
-        FROM moments
-        ASOF JOIN gaps ON gaps.key = moments.key AND gaps.start_ns < moments.time_ns
-        WHERE moments.time_ns < gaps.end_ns
-        UNION ALL
-        SELECT moments.*, gap_ns
-        FROM moments
-        JOIN borders USING (key, time_ns)
+    stretches AS (
+        SELECT key, last_ns AS start_ns, lead(first_ns) OVER along AS end_ns
+        FROM lively
+        WINDOW along AS (PARTITION BY key ORDER BY half)
+        QUALIFY lead(first_ns) OVER along - last_ns >= $pause_ns
+    ),
+    -- Of a stretch and a gap that share time one begins in the other.
+    quiet AS MATERIALIZED (
+        SELECT
+            key,
+            start_ns,
+            end_ns,
+            greatest(start_ns, gap_start_ns) AS idle_since_ns,
+            least(end_ns, gap_end_ns) - greatest(start_ns, gap_start_ns) AS idle_ns
+        FROM (
+            SELECT stretches.*, gaps.start_ns AS gap_start_ns, gaps.end_ns AS gap_end_ns
+            FROM gaps
+            ASOF JOIN stretches
+                ON gaps.key = stretches.key AND gaps.start_ns >= stretches.start_ns
+            UNION ALL
+            SELECT stretches.*, gaps.start_ns, gaps.end_ns
+            FROM stretches
+            ASOF JOIN gaps ON gaps.key = stretches.key AND stretches.start_ns > gaps.start_ns
+        )
+        WHERE idle_ns >= $pause_ns
+    ),
+    ends AS (
+        SELECT key, start_ns AS time_ns FROM quiet
+        UNION
+        SELECT key, end_ns FROM quiet
     ),
     -- What begins and ends at one moment is one edge; it has the name of what ends.
     edges AS (
         SELECT
             key,
-            gap_ns,
             time_ns,
             min({
                 'is_start': is_start,
@@ -141,46 +155,37 @@ WITH
                 'kind': kind,
                 'name': name
             }) AS event
-        FROM near
-        GROUP BY key, gap_ns, time_ns
-    ),
-    stretches AS (
-        SELECT
-            key,
-            gap_ns,
-            event.source_id AS source_id,
-            event.place AS place,
-            time_ns AS start_ns,
-            lead(time_ns) OVER along AS end_ns,
-            if(
-                event.kind = 'step',
-                'the step''s start',
-                if(event.is_start, 'the start of ', '') || event.name
-            ) AS after_name,
-            lead(
-                if(
-                    event.kind = 'step',
-                    'the step''s end',
-                    if(event.is_start, '', 'the end of ') || event.name
-                )
-            ) OVER along AS before_name
-        FROM edges
-        WINDOW along AS (PARTITION BY key, gap_ns ORDER BY time_ns)
+        FROM (
+            SELECT events.* EXCLUDE (start_ns, end_ns), start_ns AS time_ns, TRUE AS is_start
+            FROM events
+            SEMI JOIN ends ON ends.key = events.key AND ends.time_ns = events.start_ns
+            UNION ALL
+            SELECT events.* EXCLUDE (start_ns, end_ns), end_ns, FALSE
+            FROM events
+            SEMI JOIN ends ON ends.key = events.key AND ends.time_ns = events.end_ns
+        )
+        GROUP BY key, time_ns
     ),
     silent AS MATERIALIZED (
         SELECT
-            stretches.key,
-            stretches.source_id,
-            stretches.place,
-            stretches.start_ns,
-            stretches.end_ns,
-            after_name,
-            before_name,
-            greatest(stretches.start_ns, gaps.start_ns) AS idle_since_ns,
-            least(stretches.end_ns, gaps.end_ns) - idle_since_ns AS idle_ns
-        FROM stretches
-        JOIN gaps ON gaps.key = stretches.key AND gaps.start_ns = gap_ns
-        WHERE idle_ns >= $pause_ns
+            quiet.*,
+            first_edge.event.source_id AS source_id,
+            first_edge.event.place AS place,
+            if(
+                first_edge.event.kind = 'step',
+                'the step''s start',
+                if(first_edge.event.is_start, 'the start of ', '') || first_edge.event.name
+            ) AS after_name,
+            if(
+                last_edge.event.kind = 'step',
+                'the step''s end',
+                if(last_edge.event.is_start, '', 'the end of ') || last_edge.event.name
+            ) AS before_name
+        FROM quiet
+        JOIN edges AS first_edge
+            ON first_edge.key = quiet.key AND first_edge.time_ns = quiet.start_ns
+        JOIN edges AS last_edge
+            ON last_edge.key = quiet.key AND last_edge.time_ns = quiet.end_ns
     ),
     -- Around a stretch lie few of these, at the other ends of the trace thousands. So each is found
     -- by where it lies in pieces of time that are a little longer than it is: one or two.

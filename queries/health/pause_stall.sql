@@ -201,10 +201,10 @@ WITH
         WHERE end_ns - start_ns >= greatest($pause_ns, 1)
     ),
     long_pieces AS (
-        SELECT *, start_ns // piece_ns AS piece
+        SELECT long_events.*, start_ns // piece_ns AS piece
         FROM long_events
         UNION ALL
-        SELECT *, end_ns // piece_ns
+        SELECT long_events.*, end_ns // piece_ns
         FROM long_events
         WHERE end_ns // piece_ns <> start_ns // piece_ns
     ),

@@ -90,21 +90,82 @@ WITH
             end_ns
         FROM judged_steps(over)
     ),
+    -- Not each range with every step: only with those in the same pieces of time, of which a rank
+    -- has as many as steps. Where both have begun is one piece.
+    step_grids AS (
+        SELECT
+            key,
+            min(start_ns) AS first_ns,
+            max(end_ns) AS last_ns,
+            greatest((max(end_ns) - min(start_ns)) // count(*), 1) AS cell_ns
+        FROM step_keys
+        GROUP BY key
+    ),
+    step_cells AS (
+        SELECT
+            step_keys.key,
+            step,
+            start_ns,
+            end_ns,
+            unnest(
+                range((start_ns - first_ns) // cell_ns, (end_ns - first_ns) // cell_ns + 1)
+            ) AS cell
+        FROM step_keys
+        JOIN step_grids USING (key)
+    ),
+    piece_cells AS (
+        SELECT
+            pieces.key,
+            start_ns,
+            end_ns,
+            is_exposed,
+            first_ns,
+            cell_ns,
+            unnest(
+                range(
+                    (greatest(start_ns, first_ns) - first_ns) // cell_ns,
+                    (least(end_ns, last_ns) - first_ns) // cell_ns + 1
+                )
+            ) AS cell
+        FROM pieces
+        JOIN step_grids USING (key)
+        WHERE start_ns < last_ns AND end_ns > first_ns
+    ),
+    range_cells AS (
+        SELECT
+            own_ranges.key,
+            source_id,
+            place,
+            start_ns,
+            end_ns,
+            first_ns,
+            cell_ns,
+            unnest(
+                range(
+                    (greatest(start_ns, first_ns) - first_ns) // cell_ns,
+                    (least(end_ns, last_ns) - first_ns) // cell_ns + 1
+                )
+            ) AS cell
+        FROM own_ranges
+        JOIN step_grids USING (key)
+        WHERE start_ns < last_ns AND end_ns > first_ns
+    ),
     step_times AS (
         SELECT
             key,
             step,
             sum(
-                least(pieces.end_ns, step_keys.end_ns)
-                - greatest(pieces.start_ns, step_keys.start_ns)
+                least(pieces.end_ns, steps.end_ns) - greatest(pieces.start_ns, steps.start_ns)
             ) FILTER (NOT is_exposed) AS stall_ns,
             sum(
-                least(pieces.end_ns, step_keys.end_ns)
-                - greatest(pieces.start_ns, step_keys.start_ns)
+                least(pieces.end_ns, steps.end_ns) - greatest(pieces.start_ns, steps.start_ns)
             ) FILTER (is_exposed) AS exposed_ns
-        FROM pieces
-        JOIN step_keys USING (key)
-        WHERE pieces.start_ns < step_keys.end_ns AND pieces.end_ns > step_keys.start_ns
+        FROM piece_cells AS pieces
+        JOIN step_cells AS steps USING (key, cell)
+        WHERE
+            pieces.start_ns < steps.end_ns
+            AND pieces.end_ns > steps.start_ns
+            AND cell = (greatest(pieces.start_ns, steps.start_ns) - first_ns) // cell_ns
         GROUP BY key, step
     ),
     step_ranges AS (
@@ -112,18 +173,21 @@ WITH
             key,
             step,
             count(*) AS ranges_count,
-            max(own_ranges.end_ns - own_ranges.start_ns) AS longest_ns,
+            max(ranges.end_ns - ranges.start_ns) AS longest_ns,
             arg_min(
                 {'source_id': source_id, 'place': place},
                 {
-                    'shortness_ns': own_ranges.start_ns - own_ranges.end_ns,
+                    'shortness_ns': ranges.start_ns - ranges.end_ns,
                     'source_id': source_id,
                     'place': place
                 }
             ) AS longest
-        FROM own_ranges
-        JOIN step_keys USING (key)
-        WHERE own_ranges.start_ns < step_keys.end_ns AND own_ranges.end_ns > step_keys.start_ns
+        FROM range_cells AS ranges
+        JOIN step_cells AS steps USING (key, cell)
+        WHERE
+            ranges.start_ns < steps.end_ns
+            AND ranges.end_ns > steps.start_ns
+            AND cell = (greatest(ranges.start_ns, steps.start_ns) - first_ns) // cell_ns
         GROUP BY key, step
     )
 SELECT

@@ -187,22 +187,30 @@ def overlap_against_hta(bench: Bench) -> None:
     say(f"    -> peak at 500 MB {ours[500].peak_bytes / 1e6:.0f} MB   (< 400)")
 
 
+def mixed_trace(bench: Bench, mix: mixes.Mix, size_mb: int) -> Path | None:
+    """A trace of a mix, made where it is not there yet; None where its source is not here."""
+    say(f"\n{mix.title}, {size_mb} MB raw")
+    samples = SHARED / "kineto"
+    if not (samples / mix.source).exists():
+        say(f"  not measured: {samples / mix.source} is not here")
+        return None
+    folder = bench.work / f"mix-{mix.name}-{size_mb}mb"
+    trace = folder / "rank-0.json.gz"
+    if not trace.exists():
+        folder.mkdir(exist_ok=True)
+        source, building = bench.work / "source.json.gz", bench.work / "building.json.gz"
+        mixes.write_source(mix, samples, source)
+        make_traces.build(source, size_mb, building)
+        building.rename(trace)
+    return trace
+
+
 def every_mix(bench: Bench) -> None:
     """Ingest plus overlap against HTA, and ingest against the limit, on several mixes of events."""
-    samples, size_mb = SHARED / "kineto", 500
     for mix in mixes.MIXES:
-        say(f"\n{mix.title}, {size_mb} MB raw")
-        if not (samples / mix.source).exists():
-            say(f"  not measured: {samples / mix.source} is not here")
+        trace = mixed_trace(bench, mix, 500)
+        if trace is None:
             continue
-        folder = bench.work / f"mix-{mix.name}-{size_mb}mb"
-        trace = folder / "rank-0.json.gz"
-        if not trace.exists():
-            folder.mkdir(exist_ok=True)
-            source, building = bench.work / "source.json.gz", bench.work / "building.json.gz"
-            mixes.write_source(mix, samples, source)
-            make_traces.build(source, size_mb, building)
-            building.rename(trace)
         overlap = bench.run([*TRACEKIT, "query", str(trace), "overlap"], before=bench.clear_cache)
         show("tracekit query TRACE overlap", overlap)
         reference = bench.run(
@@ -211,7 +219,7 @@ def every_mix(bench: Bench) -> None:
         )
         show("the same with TRACEKIT_NATIVE=0", reference)
         if bench.peers:
-            hta = bench.run([bench.peers, "-c", peers.HTA_OVERLAP, str(folder)], repeat=1)
+            hta = bench.run([bench.peers, "-c", peers.HTA_OVERLAP, str(trace.parent)], repeat=1)
             show("HolisticTraceAnalysis 0.5.0", hta)
             ratio("CPU, times less", hta.cpu_s, overlap.cpu_s, "aim >= 20")
             ratio("CPU with the reference, times less", hta.cpu_s, reference.cpu_s, "aim >= 10")
@@ -283,6 +291,27 @@ def whole_diagnosis(bench: Bench) -> None:
             show(f"tracekit diagnose, {name}", one)
 
 
+def long_traces(bench: Bench) -> None:
+    """A first diagnosis of one trace, and of one three times as long: what grows with the square of
+    its events, steps or pauses shows here first."""
+    for mix in mixes.MIXES:
+        if mix.name not in ("mixed", "epoch", "rocm"):
+            continue
+        taken: list[float] = []
+        for size_mb in (500, 1500):
+            trace, run = mixed_trace(bench, mix, size_mb), bench.work / "run"
+            if trace is None:
+                break
+            shutil.rmtree(run, ignore_errors=True)
+            bench.run([*TRACEKIT, "ingest", str(trace), "--run", str(run)], repeat=1)
+            first = partial(shutil.rmtree, run / "answers", ignore_errors=True)
+            diagnosed = bench.run([*TRACEKIT, "diagnose", str(run)], before=first)
+            show("tracekit diagnose", diagnosed)
+            taken.append(diagnosed.cpu_s)
+        if len(taken) > 1:
+            ratio("CPU of three times as much", taken[1], taken[0], "3 is as many events")
+
+
 def many_ranks(bench: Bench) -> None:
     """A job of 1,024 ranks: what grows with the square of ranks shows here first."""
     ratios = []
@@ -331,6 +360,7 @@ PARTS = {
     "workers": two_workers,
     "start": start_up,
     "diagnose": whole_diagnosis,
+    "long": long_traces,
     "ranks": many_ranks,
     "gpus": many_gpus,
 }

@@ -121,6 +121,19 @@ def test_kept_rows_are_told_without_what_judges_and_draws(run: Path, tracekit: T
     assert not modules & {f"tracekit.{name}" for name in NOT_ASKED}
 
 
+@pytest.mark.parametrize("reader", ["0", "1"])
+def test_a_small_trace_is_queried_without_what_arrow_makes_of_its_functions(
+    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """280 functions with their help, which few traces need: a tenth of such a command."""
+    monkeypatch.setenv("TRACEKIT_NATIVE", reader)
+    trace = write_trace(tmp_path / "rank0.json", make_trace(0))
+    code, modules = _started(["query", str(trace), "overlap"])
+    assert code == 0
+    assert "pyarrow.parquet" in modules
+    assert "pyarrow.compute" not in modules
+
+
 def _started(arguments: list[str]) -> tuple[int, set[str]]:
     """How a command of its own process ends, and every module that it imports."""
     script = (

@@ -124,3 +124,44 @@ fn damaged_batches_are_refused_or_read_whole() {
     println!("{count} batches, {refused} refused; of {events} events {taken} taken");
     assert!(refused > 0 && taken > 0 && taken < events, "the damage is all or nothing");
 }
+
+/// The rows of each slot with texts in place of codes, whose numbers depend on what was met before.
+fn rows(reader: &Reader) -> Vec<(Vec<i64>, Vec<u8>, Vec<u8>)> {
+    let text = |table: usize, code: i64| {
+        let (texts, ends) = (reader.tables[table].texts(), reader.tables[table].ends());
+        let Ok(code) = usize::try_from(code) else { return b"none".to_vec() };
+        let start = code.checked_sub(1).map_or(0, |before| ends[before] as usize);
+        texts[start..ends[code] as usize].to_vec()
+    };
+    let mut all = Vec::new();
+    for (slot, width) in WIDTHS.iter().enumerate() {
+        for row in reader.rows(slot).chunks(*width) {
+            let name = text(usize::from(slot == 1), row[3]);
+            let dims = if slot == 0 { text(2, row[7]) } else { Vec::new() };
+            let mut numbers = row.to_vec();
+            numbers[3] = 0;
+            if slot == 0 {
+                numbers[7] = 0;
+            }
+            all.push((numbers, name, dims));
+        }
+    }
+    all
+}
+
+#[test]
+fn what_was_met_before_changes_no_damaged_batch() {
+    let mut random = Random(setting("TRACEKIT_SEED", 1) | 1);
+    let mut used = reader();
+    for _ in 0..setting("TRACEKIT_BATCHES", 20_000) / 4 {
+        let text = damaged(&mut random);
+        let mut fresh = reader();
+        let (one, other) = (used.batch(&text, 5, 1 << 62, None), fresh.batch(&text, 5, 1 << 62, None));
+        assert_eq!(one, other);
+        if one.is_ok() {
+            assert_eq!((&used.rest, &used.rest_places), (&fresh.rest, &fresh.rest_places));
+            assert_eq!(rows(&used), rows(&fresh));
+        }
+        used.roll_back();
+    }
+}

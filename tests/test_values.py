@@ -82,6 +82,25 @@ def test_what_fits_is_passed_on_as_it_is() -> None:
     assert misfits == []
 
 
+@pytest.mark.parametrize("type_", [pa.int32(), pa.int64(), pa.uint64(), pa.float64(), pa.null()])
+def test_times_of_other_types_are_looked_at_as_times(type_: pa.DataType) -> None:
+    given = pa.array([None if pa.types.is_null(type_) else 7, None], type_)
+    table_of = pa.table({"place": [1, 2], "time_ns": given})
+    rows, misfits = values.bounded("gpu_sample", table_of)
+    assert rows is table_of
+    assert misfits == []
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.float64()])
+def test_a_time_that_cannot_be_meant_is_null_whatever_its_type(type_: pa.DataType) -> None:
+    given = pa.table(
+        {"place": [1, 2], "time_ns": pa.array(np.array([7, 2**62]).astype(type_.to_pandas_dtype()))}
+    )
+    rows, misfits = values.bounded("gpu_sample", given)
+    assert rows.column("time_ns").to_pylist() == [7, None]
+    assert misfits == [values.Misfit("time_ns", 1, 1, is_text=False)]
+
+
 def test_every_table_takes_its_own_types() -> None:
     for spec in TABLES:
         columns: dict[str, list[object]] = {c.name: [None, None] for c in spec.stored_columns}

@@ -128,7 +128,7 @@ def bounded(name: str, rows: pa.Table) -> tuple[pa.Table, list[Misfit]]:
         values = rows.column(at)
         if values.type != type_:
             try:
-                values.cast(type_)
+                values = values.cast(type_)
             except pa.ArrowNotImplementedError:
                 continue
             except pa.ArrowInvalid:

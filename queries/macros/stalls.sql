@@ -113,12 +113,14 @@ WITH
         FROM step_keys
         JOIN step_grids USING (key)
     ),
-    piece_cells AS (
+    spans AS (
+        SELECT key, start_ns, end_ns, is_exposed, NULL AS source_id, NULL AS place FROM pieces
+        UNION ALL
+        SELECT key, start_ns, end_ns, NULL, source_id, place FROM own_ranges
+    ),
+    span_cells AS (
         SELECT
-            pieces.key,
-            start_ns,
-            end_ns,
-            is_exposed,
+            spans.*,
             first_ns,
             cell_ns,
             unnest(
@@ -127,45 +129,35 @@ WITH
                     (least(end_ns, last_ns) - first_ns) // cell_ns + 1
                 )
             ) AS cell
-        FROM pieces
+        FROM spans
         JOIN step_grids USING (key)
         WHERE start_ns < last_ns AND end_ns > first_ns
     ),
-    range_cells AS (
+    step_spans AS (
         SELECT
-            own_ranges.key,
+            key,
+            step,
+            is_exposed,
             source_id,
             place,
-            start_ns,
-            end_ns,
-            first_ns,
-            cell_ns,
-            unnest(
-                range(
-                    (greatest(start_ns, first_ns) - first_ns) // cell_ns,
-                    (least(end_ns, last_ns) - first_ns) // cell_ns + 1
-                )
-            ) AS cell
-        FROM own_ranges
-        JOIN step_grids USING (key)
-        WHERE start_ns < last_ns AND end_ns > first_ns
+            spans.end_ns - spans.start_ns AS dur_ns,
+            least(spans.end_ns, steps.end_ns)
+            - greatest(spans.start_ns, steps.start_ns) AS in_step_ns
+        FROM span_cells AS spans
+        JOIN step_cells AS steps USING (key, cell)
+        WHERE
+            spans.start_ns < steps.end_ns
+            AND spans.end_ns > steps.start_ns
+            AND cell = (greatest(spans.start_ns, steps.start_ns) - first_ns) // cell_ns
     ),
     step_times AS (
         SELECT
             key,
             step,
-            sum(
-                least(pieces.end_ns, steps.end_ns) - greatest(pieces.start_ns, steps.start_ns)
-            ) FILTER (NOT is_exposed) AS stall_ns,
-            sum(
-                least(pieces.end_ns, steps.end_ns) - greatest(pieces.start_ns, steps.start_ns)
-            ) FILTER (is_exposed) AS exposed_ns
-        FROM piece_cells AS pieces
-        JOIN step_cells AS steps USING (key, cell)
-        WHERE
-            pieces.start_ns < steps.end_ns
-            AND pieces.end_ns > steps.start_ns
-            AND cell = (greatest(pieces.start_ns, steps.start_ns) - first_ns) // cell_ns
+            sum(in_step_ns) FILTER (NOT is_exposed) AS stall_ns,
+            sum(in_step_ns) FILTER (is_exposed) AS exposed_ns
+        FROM step_spans
+        WHERE is_exposed IS NOT NULL
         GROUP BY key, step
     ),
     step_ranges AS (
@@ -173,21 +165,13 @@ WITH
             key,
             step,
             count(*) AS ranges_count,
-            max(ranges.end_ns - ranges.start_ns) AS longest_ns,
+            max(dur_ns) AS longest_ns,
             arg_min(
                 {'source_id': source_id, 'place': place},
-                {
-                    'shortness_ns': ranges.start_ns - ranges.end_ns,
-                    'source_id': source_id,
-                    'place': place
-                }
+                {'shortness_ns': -dur_ns, 'source_id': source_id, 'place': place}
             ) AS longest
-        FROM range_cells AS ranges
-        JOIN step_cells AS steps USING (key, cell)
-        WHERE
-            ranges.start_ns < steps.end_ns
-            AND ranges.end_ns > steps.start_ns
-            AND cell = (greatest(ranges.start_ns, steps.start_ns) - first_ns) // cell_ns
+        FROM step_spans
+        WHERE is_exposed IS NULL
         GROUP BY key, step
     )
 SELECT

@@ -146,6 +146,7 @@ def job_digest(job: JobDescription | None) -> str:
 
 
 DERIVE_SOURCES = (
+    "arrays.py",
     "bounds.py",
     "clock.py",
     "correction.py",

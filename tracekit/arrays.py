@@ -19,14 +19,10 @@ Bools = npt.NDArray[np.bool_]
 
 def column(values: npt.NDArray[Any], is_null: Bools | None = None) -> pa.Array:
     """An Arrow column of the same type; numbers that lie behind one another are not copied."""
-    n = len(values)
-    validity = None
-    if is_null is not None and is_null.any():
-        validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
     is_bits = values.dtype == np.bool_
     data = np.packbits(values, bitorder="little") if is_bits else np.ascontiguousarray(values)
     type_ = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(type_, n, [validity, pa.py_buffer(data)])
+    return pa.Array.from_buffers(type_, len(values), [_validity(is_null), pa.py_buffer(data)])
 
 
 PACKED = pa.dictionary(pa.int32(), pa.string())
@@ -50,11 +46,8 @@ def triples(values: npt.NDArray[Any], is_null: Bools) -> pa.Array:
     offsets = np.zeros(len(is_null) + 1, np.int32)
     np.cumsum(~is_null, out=offsets[1:])
     offsets *= 3
-    validity = None
-    if is_null.any():
-        validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
     flat = column(values.ravel())
-    buffers = [validity, pa.py_buffer(offsets)]
+    buffers = [_validity(is_null), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(pa.list_(flat.type), len(is_null), buffers, children=[flat])
 
 
@@ -127,6 +120,12 @@ def distinct(values: pa.ChunkedArray) -> list[int]:
         return [] if bounds is None else [bounds[0]]
     stored = numbers(values, bounds[0])
     return np.unique(stored).tolist()  # type: ignore[no-any-return]
+
+
+def _validity(is_null: Bools | None) -> pa.Buffer | None:
+    if is_null is None or not is_null.any():
+        return None
+    return pa.py_buffer(np.packbits(~is_null, bitorder="little"))
 
 
 def _bits(buffer: pa.Buffer, values: pa.Array) -> Bools:

@@ -135,20 +135,11 @@ def bounded(name: str, rows: pa.Table) -> tuple[pa.Table, list[Misfit]]:
                 values, told = _one_by_one(column, values.to_pylist(), type_)
                 misfits += told
                 rows = rows.set_column(at, column, values)
-        if is_time:
-            if _are_times(values):
-                continue
-            import pyarrow.compute as pc
-
-            good = pc.and_(pc.greater(values, -TIME_LIMIT_NS), pc.less(values, TIME_LIMIT_NS))
-        elif pa.types.is_floating(values.type):
-            import pyarrow.compute as pc
-
-            good = pc.is_finite(values)
-            if pc.all(good).as_py() is not False:
-                continue
-        else:
+        good = _meant(values, is_time=is_time)
+        if good is None:
             continue
+        import pyarrow.compute as pc
+
         wrong = pc.invert(pc.fill_null(good, True))
         first, count = pc.index(wrong, True).as_py(), pc.sum(wrong).as_py()
         misfits.append(Misfit(column, first, count, is_text=False))
@@ -179,6 +170,20 @@ def _to_check(name: str, schema: pa.Schema) -> list[tuple[int, str, pa.DataType,
     if len(plans) < _MAX_PLANS:
         plans.append((schema, plan))
     return plan
+
+
+def _meant(values: pa.ChunkedArray, *, is_time: bool) -> pa.ChunkedArray | None:
+    """Which values can be meant; None where all can."""
+    import pyarrow as pa
+
+    if _are_times(values) if is_time else not pa.types.is_floating(values.type):
+        return None
+    import pyarrow.compute as pc
+
+    if is_time:
+        return pc.and_(pc.greater(values, -TIME_LIMIT_NS), pc.less(values, TIME_LIMIT_NS))
+    good = pc.is_finite(values)
+    return good if pc.all(good).as_py() is False else None
 
 
 def _are_times(values: pa.ChunkedArray) -> bool:

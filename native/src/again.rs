@@ -80,10 +80,10 @@ impl Again {
             return Err(Refused);
         };
         let start = cursor.at();
-        if cursor.has_bytes(&short.text) {
+        if !short.text.is_empty() && cursor.has_word(&short.text) {
             return Ok((cursor.since(start), Some(short)));
         }
-        if cursor.has_bytes(&long.text) {
+        if !long.text.is_empty() && cursor.has_word(&long.text) {
             return Ok((cursor.since(start), Some(long)));
         }
         let text = cursor.value()?;

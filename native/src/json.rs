@@ -254,17 +254,6 @@ impl<'a> Cursor<'a> {
         self.text.get(self.at..).and_then(<[u8]>::first_chunk)
     }
 
-    /// Pass over some bytes, at least one, if they come next.
-    #[inline]
-    pub fn has_bytes(&mut self, bytes: &[u8]) -> bool {
-        let next = self.text.get(self.at..).and_then(|rest| rest.get(..bytes.len()));
-        let is_next = !bytes.is_empty() && next == Some(bytes);
-        if is_next {
-            self.at += bytes.len();
-        }
-        is_next
-    }
-
     /// A key and the colon behind it.
     #[inline]
     pub fn key(&mut self) -> Result<(&'a [u8], Escapes), Refused> {

@@ -101,8 +101,8 @@ WITH
         SELECT key, unnest([start_ns, end_ns]) AS time_ns
         FROM events
     ),
-    -- Half a pause at a time, so that few rows are sorted: each stretch that is long enough has one
-    -- in which nothing begins or ends.
+    -- Half a pause at a time, so that few rows are sorted: moments that are a pause apart lie in
+    -- different halves (of which the one around 0 is twice as long).
     lively AS (
         SELECT
             key,

@@ -91,7 +91,7 @@ WITH
         FROM judged_steps(over)
     ),
     -- Not each range with every step: only with those in the same pieces of time, of which a rank
-    -- has as many as steps. Where both have begun is one piece.
+    -- has as many as steps. A pair counts in the piece in which the later of the two begins.
     step_grids AS (
         SELECT
             key,

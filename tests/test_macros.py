@@ -118,7 +118,11 @@ def test_a_malformed_header_is_an_error(old: str, new: str) -> None:
 
 
 def test_only_what_a_text_names_is_needed_with_what_that_names() -> None:
-    assert macros.used_by("SELECT * FROM busy_time('t')") == {"busy_time", "merged_intervals"}
+    assert macros.used_by("SELECT * FROM busy_time('t')") == {
+        "busy_time",
+        "merged_intervals",
+        "stretch_starts",
+    }
     assert macros.used_by("SELECT 1") == set()
 
 

@@ -1,14 +1,16 @@
 -- Unions, differences and totals of intervals.
 
--- merged_intervals: The union of intervals within each key: disjoint, touching ones joined.
+-- stretch_starts: Where the stretches of a union of intervals begin, within each key.
 --
 -- The only interval union in SQL. Sorted by start, a row opens a new stretch exactly if it starts
--- after the latest end so far; a stretch ends at the latest end seen before the next one opens. An
--- interval holds its start and not its end; empty ones count for nothing.
+-- after the latest end so far (latest_end_ns, null for a key's first): between the two lies a gap.
+-- An interval holds its start and not its end, so touching ones are one stretch; empty ones count
+-- for nothing. first_start_ns and last_end_ns are those of the key.
 --
 -- param: rows_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals.
--- columns: key ANY, start_ns BIGINT, end_ns BIGINT
-CREATE OR REPLACE MACRO merged_intervals(rows_name) AS TABLE
+-- columns: key ANY, start_ns BIGINT, latest_end_ns BIGINT, first_start_ns BIGINT,
+--     last_end_ns BIGINT
+CREATE OR REPLACE MACRO stretch_starts(rows_name) AS TABLE
 WITH
     seen AS (
         SELECT
@@ -19,18 +21,29 @@ WITH
                 PARTITION BY key ORDER BY start_ns
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
             ) AS latest_end_ns,
+            min(start_ns) OVER (PARTITION BY key) AS first_start_ns,
             max(end_ns) OVER (PARTITION BY key) AS last_end_ns
         FROM query_table(rows_name)
         WHERE end_ns > start_ns
     )
+SELECT key, start_ns, latest_end_ns, first_start_ns, last_end_ns
+FROM seen
+WHERE latest_end_ns IS NULL OR start_ns > latest_end_ns;
+
+-- merged_intervals: The union of intervals within each key: disjoint, touching ones joined.
+--
+-- A stretch ends at the latest end seen before the next one opens.
+--
+-- param: rows_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals.
+-- columns: key ANY, start_ns BIGINT, end_ns BIGINT
+CREATE OR REPLACE MACRO merged_intervals(rows_name) AS TABLE
 SELECT
     key,
     start_ns,
     coalesce(
         lead(latest_end_ns) OVER (PARTITION BY key ORDER BY start_ns), last_end_ns
     ) AS end_ns
-FROM seen
-WHERE latest_end_ns IS NULL OR start_ns > latest_end_ns;
+FROM stretch_starts(rows_name);
 
 -- busy_time: Time covered by at least one interval of each key; keys without time are absent.
 --
@@ -43,33 +56,30 @@ GROUP BY key;
 
 -- difference_intervals: What of the first set's union lies outside the second's.
 --
--- Both unions are disjoint within a key, so a running total over their edges, 1 for the first and 2
--- for the second, tells where it is. It is a DOUBLE because integers add up half as fast.
+-- It is what nothing covers where the gaps of the first set stand beside the second. The first gap
+-- begins before all time, so a key that does not begin so has nothing of the first set.
 --
 -- param: whole_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals to keep.
 -- param: part_name TABLE(key ANY, start_ns BIGINT, end_ns BIGINT) : Intervals to take out.
 -- columns: key ANY, start_ns BIGINT, end_ns BIGINT
 CREATE OR REPLACE MACRO difference_intervals(whole_name, part_name) AS TABLE
 WITH
-    edges AS (
-        SELECT key, unnest([start_ns, end_ns]) AS time_ns, unnest([1e0, -1e0]) AS change
-        FROM merged_intervals(whole_name)
-        UNION ALL
-        SELECT key, unnest([start_ns, end_ns]), unnest([2e0, -2e0])
-        FROM merged_intervals(part_name)
-    ),
-    pieces AS (
+    outside AS (
         SELECT
             key,
-            time_ns AS start_ns,
-            lead(time_ns) OVER edge AS end_ns,
-            sum(change) OVER edge AS inside
-        FROM edges
-        WINDOW edge AS (PARTITION BY key ORDER BY time_ns ROWS UNBOUNDED PRECEDING)
+            unnest(
+                if(latest_end_ns IS NULL, [-9223372036854775807, last_end_ns], [latest_end_ns])
+            ) AS start_ns,
+            unnest(
+                if(latest_end_ns IS NULL, [start_ns, 9223372036854775807], [start_ns])
+            ) AS end_ns
+        FROM stretch_starts(whole_name)
+        UNION ALL
+        SELECT key, start_ns, end_ns FROM query_table(part_name)
     )
-SELECT key, start_ns, end_ns
-FROM pieces
-WHERE inside = 1 AND end_ns > start_ns;
+SELECT key, latest_end_ns AS start_ns, start_ns AS end_ns
+FROM stretch_starts('outside')
+WHERE latest_end_ns IS NOT NULL AND first_start_ns = -9223372036854775807;
 
 -- covered_before: How much of each key's stretches lies before given moments.
 --

@@ -74,7 +74,7 @@ WITH
         SELECT
             seen.key AS rank_key,
             seen.thread,
-            row_number() OVER () AS key
+            CAST(row_number() OVER () AS INTEGER) AS key
         FROM (SELECT DISTINCT key, thread FROM operators) AS seen
         ANTI JOIN worker_threads USING (key, thread)
     ),

@@ -134,7 +134,7 @@ def told(run: Path, *, is_all_made: bool = False, **options: Any) -> str:
 def times_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Queries that DuckDB is asked from now on."""
     names: list[str] = []
-    execute, rows = catalog.execute, catalog.rows
+    execute, rows, few_rows = catalog.execute, catalog.rows, catalog.few_rows
 
     def counted(con: Any, query: query_file.Query, params: Any) -> Any:
         names.append(query.name)
@@ -144,8 +144,13 @@ def times_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return rows(con, name, params)
 
+    def counted_few(con: Any, name: str, *rest: Any) -> Any:
+        names.append(name)
+        return few_rows(con, name, *rest)
+
     monkeypatch.setattr(catalog, "execute", counted)
     monkeypatch.setattr(catalog, "rows", counted_rows)
+    monkeypatch.setattr(catalog, "few_rows", counted_few)
     return names
 
 

@@ -19,7 +19,7 @@ from tracekit import schema, store
 from tracekit.errors import QueryError, StoreError
 from tracekit.store import Run, Selection
 from tracekit.store import manifest as manifests
-from tracekit.store.reader import _ADDED, _physical, _statements, parsed
+from tracekit.store.reader import _ADDED, _physical, _statements, connect, parsed
 
 
 def _rows(**columns: list[object]) -> pa.Table:
@@ -370,6 +370,18 @@ def test_a_statement_is_parsed_once_for_all_connections(monkeypatch: pytest.Monk
         monkeypatch.setattr("tracekit.store.reader.MOST_STATEMENTS", len(_statements))
         parsed(con, "SELECT 'one more than are remembered'")
         assert len(_statements) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_few_rows_are_plain_and_more_are_a_table(threads: int, tmp_path: Path) -> None:
+    con = connect([], threads=threads, memory_bytes=None, spill=tmp_path)
+    text = "SELECT range AS place, 'p' || range AS name FROM range($count) ORDER BY place DESC"
+    for count in (0, 1, 3):
+        rows = store.rows_or_table(con, text, {"count": count}, 3)
+        assert rows == [{"place": n, "name": f"p{n}"} for n in range(count - 1, -1, -1)]
+    table = store.rows_or_table(con, text, {"count": 5000}, 3)
+    assert isinstance(table, pa.Table)
+    assert table.equals(store.arrow_table(con, text, {"count": 5000}))
 
 
 def test_queries_beside_each_other_are_bound_once_and_say_nothing(run: Run) -> None:

@@ -211,12 +211,10 @@ class Answers:
             return self._large.pop(name)
         con = self.con([catalog.find(name)])
         with self._planned_briefly():
-            table = catalog.run(con, name)
-        if table.num_rows > MANY_ROWS:
-            return table
-        rows: Rows = table.to_pylist()
-        self.keep(name, NO_PARAMS, rows)
-        return rows
+            answer = catalog.few_rows(con, name, NO_PARAMS, MANY_ROWS)
+        if isinstance(answer, list):
+            self.keep(name, NO_PARAMS, answer)
+        return answer
 
     def each(
         self, names: Sequence[str], params: Mapping[str, object] = NO_PARAMS

@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tracekit.comparison.model import Comparison
     from tracekit.comparison.sides import RunRows
     from tracekit.job import JobDescription
+    from tracekit.kept import Rows
     from tracekit.query_file import Query
     from tracekit.report.model import Report
     from tracekit.rules import Facts
@@ -118,7 +119,10 @@ class OpenRun(Struct, dict=True, weakref=True):
         if catalog.finds_nothing(query, self.run.tables):
             query.bind(params)
             return catalog.no_rows(self.run.prepare(()), query)
-        rows = self._rows(query, params)
+        rows = self._kept_rows(query, params)
+        if rows is None:
+            with self._asking(query) as con:
+                rows = catalog.run(con, name, **params)
         if query.completed == "replay":
             from tracekit import replays
 
@@ -129,19 +133,38 @@ class OpenRun(Struct, dict=True, weakref=True):
             return traffic.with_expected(rows, self.job)
         return rows
 
-    def _rows(self, query: Query, params: Mapping[str, object]) -> pa.Table:
-        """What its SQL gives; as it is kept, where something is to complete it."""
-        from tracekit import catalog, sharing
+    def _kept_rows(self, query: Query, params: Mapping[str, object]) -> pa.Table | None:
+        """What its SQL gave, as it is kept, where something is to complete it."""
+        from tracekit import catalog
 
         kept = self.answers.kept_rows(query.name) if query.completed and not params else None
-        if kept is not None:
-            import pyarrow as pa
+        if kept is None:
+            return None
+        import pyarrow as pa
 
-            schema = catalog.no_rows(self.run.prepare(()), query).schema
-            return pa.Table.from_pylist(kept, schema)
+        schema = catalog.no_rows(self.run.prepare(()), query).schema
+        return pa.Table.from_pylist(kept, schema)
+
+    def few_rows(self, name: str, params: Mapping[str, object], most_rows: int) -> Rows | pa.Table:
+        """As ``table``, of a query that nothing completes; up to so many rows as dictionaries, for
+        which Arrow need not start."""
+        from tracekit import catalog
+
+        query = catalog.find(name)
+        if catalog.finds_nothing(query, self.run.tables):
+            query.bind(params)
+            return []
+        with self._asking(query) as con, self.run.planned_briefly():
+            return catalog.few_rows(con, name, params, most_rows)
+
+    @contextlib.contextmanager
+    def _asking(self, query: Query) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The connection with all that a query needs."""
+        from tracekit import sharing
+
         con = self.answers.con([query])
         with sharing.shared(con, [query.name], may_have_hosts=self.run.may_have_hosts):
-            return catalog.run(con, query.name, **params)
+            yield con
 
     def query(self, name: str, **params: object) -> pl.DataFrame:
         """Rows of a named query as a Polars frame."""

@@ -8,6 +8,7 @@ files. What a file declares, ``tracekit.query_file`` tells.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from tracekit import macros
 from tracekit.errors import QueryError, UsageError
 from tracekit.query_file import ParamValue, Query, did_you_mean, parse
 from tracekit.schema import table
-from tracekit.store import arrow_table, parsed, plain_rows
+from tracekit.store import arrow_table, parsed, plain_rows, rows_or_table
 
 if TYPE_CHECKING:
     import duckdb
@@ -276,13 +277,18 @@ def rows(
     con: duckdb.DuckDBPyConnection, name: str, params: Mapping[str, object]
 ) -> list[dict[str, Any]]:
     """The same as dictionaries."""
-    import duckdb
-
     query = find(name)
-    try:
+    with _told(query):
         return plain_rows(con, query.sql, query.bind(params))
-    except duckdb.Error as error:
-        raise QueryError(f"query {query.name} failed: {error}") from error
+
+
+def few_rows(
+    con: duckdb.DuckDBPyConnection, name: str, params: Mapping[str, object], most_rows: int
+) -> list[dict[str, Any]] | pa.Table:
+    """The same as dictionaries, or as a table where there are more than so many."""
+    query = find(name)
+    with _told(query):
+        return rows_or_table(con, query.sql, query.bind(params), most_rows)
 
 
 def stream(
@@ -292,23 +298,26 @@ def stream(
 
     Nothing else may run on the connection meanwhile.
     """
-    import duckdb
-
     query = find(name)
-    try:
+    with _told(query):
         relation = con.sql(query.sql, params=dict(query.bind(params)))
         yield from relation.to_arrow_reader(rows_per_batch)
-    except duckdb.Error as error:
-        raise QueryError(f"query {query.name} failed: {error}") from error
 
 
 def execute(
     con: duckdb.DuckDBPyConnection, query: Query, params: Mapping[str, ParamValue]
 ) -> pa.Table:
     """Run a query with exactly its declared parameters, as ``Query.bind`` returns them."""
+    with _told(query):
+        return arrow_table(con, query.sql, params)
+
+
+@contextmanager
+def _told(query: Query) -> Iterator[None]:
+    """Within it, what DuckDB refuses is a QueryError that names the query."""
     import duckdb
 
     try:
-        return arrow_table(con, query.sql, params)
+        yield
     except duckdb.Error as error:
         raise QueryError(f"query {query.name} failed: {error}") from error

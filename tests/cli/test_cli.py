@@ -279,7 +279,7 @@ def test_a_bug_of_ours_is_70_and_shows_no_traceback(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("what the file said")
 
-    monkeypatch.setattr(catalog, "run", fail)
+    monkeypatch.setattr(catalog, "few_rows", fail)
     shutil.rmtree(run / "answers", ignore_errors=True)  # another test may have asked before
     done = tracekit("query", run, "step_time")
     assert (done.code, done.out) == (70, "")

@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -120,14 +121,14 @@ def test_what_cannot_be_drawn_is_a_note_in_its_place(
     else:
         title, why = "Modules and named ranges", "query module_summary: no memory left"
         monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))  # no answer is kept there
-        asked = catalog.run
+        asked = catalog.few_rows
 
-        def run_but_one(con: object, name: str, **params: object) -> object:
+        def run_but_one(con: Any, name: str, *rest: Any) -> object:
             if name == "module_summary":
                 raise QueryError("no memory left\nat line 3")
-            return asked(con, name, **params)  # type: ignore[arg-type]
+            return asked(con, name, *rest)
 
-        monkeypatch.setattr(catalog, "run", run_but_one)
+        monkeypatch.setattr(catalog, "few_rows", run_but_one)
     path = tmp_path / "report.html"
     with pytest.raises(SystemExit) as ended:
         main(["diagnose", str(job), "--format", "html", "-o", str(path)])
@@ -143,14 +144,14 @@ def test_what_cannot_be_drawn_is_a_note_in_its_place(
 def test_a_figure_whose_query_fails_says_so(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = catalog.run
+    asked = catalog.few_rows
 
-    def refused(con: object, name: str, **params: object) -> object:
+    def refused(con: Any, name: str, *rest: Any) -> object:
         if name == "delay_matrix":
             raise QueryError("no memory left")
-        return asked(con, name, **params)  # type: ignore[arg-type]
+        return asked(con, name, *rest)
 
-    monkeypatch.setattr(catalog, "run", refused)
+    monkeypatch.setattr(catalog, "few_rows", refused)
     monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))  # no answer is kept there
     path = str(tmp_path / "f.svg")
     with pytest.raises(SystemExit) as ended:

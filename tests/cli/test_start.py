@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,14 @@ def test_kept_rows_are_told_without_what_judges_and_draws(run: Path, tracekit: T
     assert code == 0
     assert "tracekit.kept" in modules
     assert not modules & {f"tracekit.{name}" for name in NOT_ASKED}
+
+
+def test_the_first_answer_of_a_small_run_needs_no_arrow(run: Path) -> None:
+    shutil.rmtree(run / "answers", ignore_errors=True)
+    code, modules = _started(["query", str(run), "overlap"])
+    assert code == 0
+    assert "duckdb" in modules
+    assert not modules & {"pyarrow", "numpy"}
 
 
 @pytest.mark.parametrize("reader", ["0", "1"])

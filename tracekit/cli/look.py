@@ -184,11 +184,12 @@ def _asked(
         return run.table(name, **given)
     rows = run.answers.kept_rows(name, params)
     if rows is None:
-        table = run.table(name, **given)
-        if table.num_rows * table.num_columns <= KEPT_CELLS:
-            run.answers.keep(name, params, table.to_pylist())
-            run.answers.save()
-        return table
+        answer = run.few_rows(name, given, KEPT_CELLS // len(query.columns))
+        if not isinstance(answer, list):
+            return answer
+        rows = answer
+        run.answers.keep(name, params, rows)
+        run.answers.save()
     return Listed(
         [c.name for c in query.columns],
         [[row[c.name] for row in rows] for c in query.columns],

@@ -28,6 +28,7 @@ from tracekit.store.reader import (
     parsed,
     plain_rows,
     release_freed,
+    rows_or_table,
     warm,
 )
 from tracekit.store.selection import Selection
@@ -55,6 +56,7 @@ __all__ = [
     "plain_rows",
     "release_freed",
     "rows_of",
+    "rows_or_table",
     "verify",
     "verify_if_small",
     "warm",

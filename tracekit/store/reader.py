@@ -373,6 +373,24 @@ def plain_rows(
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
+def rows_or_table(
+    con: duckdb.DuckDBPyConnection, text: str, params: Mapping[str, Any], most_rows: int
+) -> list[dict[str, Any]] | pa.Table:
+    """Up to so many rows as ``plain_rows``, without Arrow's start; more as ``arrow_table``."""
+    if con not in _one_threaded:
+        table = arrow_table(con, text, params)
+        return table if table.num_rows > most_rows else table.to_pylist()
+    result = con.execute(parsed(con, text), dict(params))
+    names = [name for name, *_ in result.description or ()]
+    rows = [dict(zip(names, r, strict=True)) for r in result.fetchmany(most_rows + 1)]
+    if len(rows) <= most_rows:
+        return rows
+    import pyarrow as pa
+
+    rest: pa.Table = result.to_arrow_table()
+    return pa.concat_tables([pa.Table.from_pylist(rows, rest.schema), rest])
+
+
 def lock(con: duckdb.DuckDBPyConnection) -> None:
     """No setting can be changed from here on, but what ``Run.planned_briefly`` changes."""
     con.execute("SET allowed_configs = ['disabled_optimizers']; SET lock_configuration = true")

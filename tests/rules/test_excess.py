@@ -85,3 +85,26 @@ def test_parts_in_all_steps_do_not_swell_the_steps_that_are_told(make_job: MakeJ
     assert excess is not None
     assert (excess.steps, excess.affected_ns) == ((3, 8), 100 * MS)
     assert "100 ms in steps 3,8 (2 of 10), none on its peers" in excess.sentence
+
+
+@pytest.mark.parametrize(
+    ("slower_ms", "path"),
+    [
+        (2, "fetch"),
+        (8, "fetch"),  # 17 of 25 ms are in the loader: less than is asked for one range of all
+        (13, ""),  # 12 of 25: not the most of the delay
+    ],
+)
+def test_what_else_takes_longer_does_not_hide_where_more_is_done(
+    make_job: MakeJob, slower_ms: int, path: str
+) -> None:
+    """Transforms of a slow loader are calls that peers do not make; the fault is the loader's."""
+    loader = part("operator", "aten::mm", path="fetch", ms=25 - slower_ms)
+    loader |= {"calls_count": 64.0, "peer_calls_count": 0.0, "peer_ns": 0.0}
+    slower = part("operator", "aten::addmm", ms=slower_ms)
+    slower |= {"calls_count": 30.0, "peer_calls_count": 30.0, "peer_ns": 80e6}
+    facts = facts_of(make_job, loader, slower)
+    excess = place_of(facts)
+    assert excess is not None
+    assert (excess.path, excess.is_beside_training) == (path, path == "fetch")
+    assert bool(WORK.run(facts).findings) is False

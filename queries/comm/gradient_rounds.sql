@@ -5,7 +5,7 @@
 -- what it reduces is what the host hands over meanwhile. Where each round reduces as much as the
 -- last, gradients are reduced once a round. Updates that the capture cuts are left out.
 --
--- reads: annotation, collective
+-- reads: annotation, collective, gpu_op, host_op
 -- needs: annotation, collective
 -- grain: attempt, rank
 -- asked: with all_reduce
@@ -18,6 +18,8 @@
 -- column: least_bytes_ratio DOUBLE : The same of bytes; null where some are not known.
 -- column: steps_count BIGINT : Steps of optimizers among these updates: more than one each where
 --     several optimizers step one after another, as for models of their own.
+-- column: copies_ns BIGINT : Time that the host spends in DistributedDataParallel's own copies around
+--     the calls, of a mean update; null on a rank with GPU operations, where it only launches them.
 -- column: source_id INTEGER : Source of the first of these forwards.
 -- column: place BIGINT : Its place there.
 -- column: attempt INTEGER : Attempt of the job, from 1.
@@ -110,6 +112,27 @@ WITH
         LEFT JOIN placed USING (attempt, rank, capture_id, start_ns)
         GROUP BY attempt, rank, capture_id, updates_before
         HAVING max(calls_count) > 0
+    ),
+    -- Gradients that are divided and put into a bucket, and taken out of it again.
+    copies AS (
+        SELECT m.attempt, m.rank, m.capture_id, m.updates_before, sum(c.dur_ns) AS copies_ns
+        FROM host_op AS c
+        ASOF JOIN ordered AS m
+            ON
+                m.attempt = c.attempt
+                AND m.rank = c.rank
+                AND m.capture_id = c.capture_id
+                AND m.start_ns <= c.start_ns
+        WHERE
+            c.category = 'operator'
+            AND c.name IN (
+                'torch::distributed::reducer::mul_out',
+                'torch.distributed.ddp.reducer::copy_bucket_to_grad'
+            )
+        GROUP BY m.attempt, m.rank, m.capture_id, m.updates_before
+    ),
+    gpu_ranks AS (
+        SELECT DISTINCT attempt, rank, TRUE AS has_gpu FROM gpu_op
     )
 
 SELECT
@@ -120,10 +143,15 @@ SELECT
     min(least_calls_ratio) AS least_calls_ratio,
     if(count(*) = count(least_bytes_ratio), min(least_bytes_ratio), NULL) AS least_bytes_ratio,
     any_value(steps_count) AS steps_count,
+    if(
+        bool_or(has_gpu), NULL, CAST(round(sum(coalesce(copies_ns, 0)) / count(*)) AS BIGINT)
+    ) AS copies_ns,
     struct_extract(min(first_round), 'source_id') AS source_id,
     struct_extract(min(first_round), 'place') AS place,
     attempt
 FROM updates
 JOIN rank_steps USING (attempt, rank)
+LEFT JOIN copies USING (attempt, rank, capture_id, updates_before)
+LEFT JOIN gpu_ranks USING (attempt, rank)
 GROUP BY attempt, rank
 ORDER BY attempt, rank

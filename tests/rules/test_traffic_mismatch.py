@@ -289,7 +289,7 @@ def rounds(count: int = 4, **more: Any) -> list[dict[str, Any]]:
     """What each rank reduces to one update: 2 calls after each of ``count`` forward passes."""
     given: dict[str, Any] = {"rounds_count": count, "calls_count": 2, "source_id": 0, "place": 9}
     given |= {"updates_count": 11, "steps_count": 11, "attempt": 1}
-    given |= {"least_calls_ratio": 1.0, "least_bytes_ratio": 1.0}
+    given |= {"least_calls_ratio": 1.0, "least_bytes_ratio": 1.0, "copies_ns": None}
     return [{"rank": rank, **given, **more} for rank in range(4)]
 
 
@@ -312,6 +312,10 @@ def test_gradients_reduced_after_each_of_several_passes_need_no_description(
     assert "no_sync()" in found.remedy[0]
     assert found.evidence[0].query == "gradient_rounds"
     assert found.evidence[0].rows
+    assert "copies" not in found.summary
+    (copied,) = reducing(make_job, *rounds(copies_ns=8e6)).findings  # of each of ten updates
+    assert copied.impact.s_per_step == pytest.approx((0.040 * part + 0.008) * 3 / 4)
+    assert "copies of gradients among them" in copied.summary
     sizeless = [{**r, "bytes_per_step": None} for r in healthy()]
     sizeless[1]["calls_per_step"] = 3.0
     made = facts(make_job, *sizeless, text="")

@@ -109,6 +109,8 @@ class Mismatch(Struct, frozen=True):
     basis: str = "sizes in the traces against the job description"
     most_saved_ratio: float = 0.0
     """As ``saved_ratio``, at most; where that is more."""
+    copies_ns: float = 0.0
+    """Of a step, what ranks compute for it: saved like its communication."""
 
     @property
     def kind(self) -> str:
@@ -274,8 +276,18 @@ def _repeated(
         query=ROUNDS,
         basis="what follows each forward pass, on every rank",
         most_saved_ratio=1.0,  # the rounds need not be alike
+        copies_ns=_copies_ns(facts, rounds),
     )
     return [repeated]
+
+
+def _copies_ns(facts: Facts, rounds: Sequence[Row]) -> float:
+    """What the median rank copies for its reductions in a mean steady step."""
+    # The capture cuts the first update: it is not counted, and has copies like the others.
+    updates = min(int(row["updates_count"]) for row in rounds) + 1
+    per_update = median(float(row["copies_ns"] or 0.0) for row in rounds)
+    steps = len(facts.steps.keys)
+    return per_update * min(1.0, updates / steps) if steps else 0.0
 
 
 def _is_repeating(row: Row, limits: TrafficMismatchThresholds) -> bool:
@@ -474,7 +486,7 @@ def _finding(
     worst = max(several, key=lambda m: (m.value, str(m.row["op"])))
     assumed = sorted({name for m in several for name in m.assumed})
     steps = facts.steps
-    parts = [(_exposed_ns(facts, m.row), m) for m in several]
+    parts = [(_exposed_ns(facts, m.row) + m.copies_ns, m) for m in several]
     cost_ns = sum(ns * m.saved_ratio for ns, m in parts)
     most_ns = sum(ns * max(m.saved_ratio, m.most_saved_ratio) for ns, m in parts)
     impact = Impact()
@@ -482,7 +494,8 @@ def _finding(
         impact = facts.impact(Price(cost_ns, "recorded time", 0.0, most_ns))
     cap = Severity.NOTE if assumed else Severity.MAJOR
     settle = f" Give {listed(assumed)} in the job description to settle it." if assumed else ""
-    cost = f" {seconds(cost_ns / 1e9)} a step are not hidden." if impact.s_per_step else ""
+    copies = ", copies of gradients among them" if any(m.copies_ns for m in several) else ""
+    cost = f" {seconds(cost_ns / 1e9)} a step are not hidden{copies}." if impact.s_per_step else ""
     scope = Scope(groups=(worst.kind,))
     return facts.finding(
         scope,

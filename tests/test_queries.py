@@ -253,8 +253,8 @@ def _rounded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 TOLD_BY_CASES = frozenset({
-    "absent_waits", "allocator_stall", "bubble", "checkpoint_stall", "collective_checks",
-    "compile_stall",
+    "absent_waits", "allocator_stall", "bubble", "buffer_broadcasts", "checkpoint_stall",
+    "collective_checks", "compile_stall",
     "counter_profile", "delay_matrix", "enqueued_calls", "expert_load", "fabric_leaves",
     "fabric_path", "fabric_uplinks", "failures",
     "gemm_efficiency", "gpu_counters", "kernel_turns", "pause_stall", "pod_restarts",

@@ -70,6 +70,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/comm_summary",
     "comm/traffic",
     "comm/gradient_rounds",
+    "comm/buffer_broadcasts",
     "comm/expert_load",
     "comm/exposed_comm_by_op",
     "nccl/nccl_comms",

@@ -373,6 +373,61 @@ def test_where_a_description_says_how_many_bytes_sizes_are_compared_instead(
     assert bool(reducing(make_job, *rounds(), text=text).findings) is is_told
 
 
+BUFFERS = row("dp", "broadcast", 24e6)
+
+
+def sent(forwards: int = 12, **more: Any) -> list[dict[str, Any]]:
+    """What each rank broadcasts in its forward passes, in ten steps or more."""
+    given = {"forwards_count": forwards, "calls_count": forwards, "sent_bytes": forwards * 24e6}
+    return [
+        {"rank": r, "source_id": r, "place": 9, "attempt": 1, **given, **more} for r in range(4)
+    ]
+
+
+def broadcasting(
+    make_job: MakeJob, of_ranks: list[dict[str, Any]], *rows: dict[str, Any], text: str = ""
+) -> RuleOutcome:
+    shares = {"all_reduce": 30, "broadcast": 10}
+    made = facts(make_job, *healthy(), *(rows or [BUFFERS]), text=text, shares=shares)
+    return RULE.run(replace(made, rows={**made.rows, "buffer_broadcasts": of_ranks}))
+
+
+def test_buffers_sent_before_each_forward_pass_need_no_description(make_job: MakeJob) -> None:
+    (found,) = broadcasting(make_job, sent()).findings
+    assert "broadcasts 24 MB of buffers before each forward pass, 17 % of all" in found.summary
+    assert found.impact.s_per_step == pytest.approx(0.010)  # 10 of 40 ms that are exposed
+    assert "broadcast_buffers=False" in found.remedy[0]
+    assert found.evidence[0].query == "buffer_broadcasts"
+    assert found.evidence[0].rows
+    accumulated = broadcasting(make_job, sent(48, sent_bytes=12 * 24e6)).findings
+    assert "broadcasts 6 MB of buffers before each" in accumulated[0].summary
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "rows"),
+    [
+        (sent(), [row("dp", "broadcast", 6.1e6)]),  # 4.95 % of 123.2 MB
+        (sent(sent_bytes=0.89 * 10 * 24e6), [BUFFERS]),
+        (sent(sent_bytes=None), [BUFFERS]),
+        (sent()[:3], [BUFFERS]),
+        ([], [BUFFERS]),
+        (sent(), [row("tp", "broadcast", 24e6)]),
+        (sent(), [BUFFERS, row(None, "broadcast", 24e6)]),
+    ],
+    ids=["small", "elsewhere", "unsized", "a rank less", "none", "inputs", "two families"],
+)
+def test_what_else_is_broadcast_is_not_told_as_buffers(
+    make_job: MakeJob, of_ranks: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> None:
+    assert not broadcasting(make_job, of_ranks, *rows).findings
+
+
+def test_just_enough_buffers(make_job: MakeJob) -> None:
+    assert broadcasting(make_job, sent(), row("dp", "broadcast", 6.2e6)).findings
+    assert broadcasting(make_job, sent(sent_bytes=0.9 * 10 * 24e6)).findings
+    assert broadcasting(make_job, sent(), text="[parallelism]\ndp = 2\n").findings
+
+
 def test_unknown_bytes_accuse_nobody(make_job: MakeJob) -> None:
     rows = [row("tp", "all_reduce", None), row("dp", "all_reduce", None)]
     assert not RULE.run(facts(make_job, *rows)).findings

@@ -11,14 +11,17 @@ How it shows
     where a description does not say how many bytes gradients have: on every rank, in three or more
     updates, each of several forward passes of DistributedDataParallel to one step of one optimizer
     is followed by all-reduces of as many bytes as after the others, within a tenth, or, where sizes
-    are not known, by half as many calls or more (query gradient_rounds).
+    are not known, by half as many calls or more (query gradient_rounds). *Buffers*: 5 % of all
+    bytes, and nearly all that is broadcast, is broadcast at the start of forward passes of
+    DistributedDataParallel (query buffer_broadcasts).
 
 Why it hurts
     Bytes take time where nothing hides them. Gradients reduced in 32 bits instead of 16 take
     twice the time; a reduction after every microbatch instead of every step takes it m times.
 
 Remedy
-    By what is oversized: reduce gradients in 16 bits, accumulate with ``no_sync()``, give each
+    By what is oversized: reduce gradients in 16 bits, accumulate with ``no_sync()``, do not send
+    buffers that no replica changes (``broadcast_buffers=False``), give each
     rank its order in the launcher so that tensor-parallel neighbours share a host. Where the
     description is wrong, correct it: everything else that is expected follows from it.
 
@@ -29,8 +32,9 @@ When this is wrong
     missing. Hosts are taken for machines only where each has as many ranks as a node has GPUs.
     A reduction after each round is needed where gradients of a round are used before the update,
     as some ways to clip or to measure noise do, or where two models of one size share an optimizer.
-    Without a GPU reductions take time from computing,
-    which is not in the cost.
+    Buffers that replicas change, such as running means, drift apart where they are not sent.
+    Without a GPU reductions take time from computing, of which only copies of gradients are in the
+    cost.
 
 Source
     Diagnosis 3.8; ZeRO (2020) and Megatron-LM (2021, 2022) for what each layout sends.
@@ -48,7 +52,7 @@ from msgspec import Struct
 from tracekit.findings import Evidence, Finding, Impact, Price, Scope, Severity
 from tracekit.rules.base import Facts, Row, Rule, RuleOutcome
 from tracekit.rules.thresholds import Thresholds, threshold
-from tracekit.wording import listed, safe, seconds
+from tracekit.wording import listed, safe, seconds, share
 
 if TYPE_CHECKING:
     from tracekit.job import JobDescription
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 NEEDS = "the job's layout and model in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   then correct it and give it with --job"
 ROUNDS = "gradient_rounds"
+BUFFERS = "buffer_broadcasts"
 STATED = ("tp", "cp", "ep")
 """Families whose size the traces show without doubt: others share their groups or pair up."""
 NEVER = ("broadcast", "barrier", "gather", "scatter", "reduce", "recv", "unknown")
@@ -83,6 +88,9 @@ class TrafficMismatchThresholds(Thresholds):
     min_round_calls_ratio: float = threshold(
         0.5, "the same of calls, where sizes are not known: a loss and a norm are two more"
     )
+    min_buffers_ratio: float = threshold(
+        0.9, "of what a rank broadcasts, in forward passes: the rest is no buffers"
+    )
     misplaced_ratio: float = threshold(
         0.5, "of its exposed time that NVLink would save, where nobody says how fast the links are"
     )
@@ -92,7 +100,7 @@ class Mismatch(Struct, frozen=True):
     """One thing about one family that is not as the layout has it."""
 
     what: str
-    """oversized, extra, missing, misplaced, contradicted or repeated."""
+    """oversized, extra, missing, misplaced, contradicted, repeated or buffers."""
     says: str
     row: Row
     """Of the family."""
@@ -123,13 +131,13 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
     rows = facts.of("traffic")
     if not any(row["calls_per_step"] for row in rows):
         return facts.lacking("collectives in steady steps", "profile five or more steps")
-    repeated = _repeated(facts, rows, limits)
+    needless = [*_repeated(facts, rows, limits), *_buffers(facts, rows, limits)]
     if facts.description is None or all(
         getattr(facts.description.parallelism, d) is None for d in ("tp", "pp", "dp", "ep", "cp")
     ):
-        if not repeated:
+        if not needless:
             return facts.lacking(NEEDS, CAPTURE)
-        return RuleOutcome(findings=(_finding(facts, limits, repeated),))
+        return RuleOutcome(findings=tuple(_finding(facts, limits, [m]) for m in needless))
     contradicted = _contradicted(facts, rows)
     wrong = {m.kind for m in contradicted}
     mismatches = [
@@ -137,7 +145,7 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
         *(m for row in rows if (m := _oversized(row, rows, limits)) and m.kind not in wrong),
         *(m for m in _extra_and_missing(facts, rows, limits) if m.kind not in wrong),
         *(m for row in rows if (m := _misplaced(facts, row, limits)) and m.kind not in wrong),
-        *repeated,
+        *needless,
     ]
     if not mismatches and all(row["expected_bytes"] is None for row in rows):
         from tracekit.expect import expect
@@ -279,6 +287,45 @@ def _repeated(
         copies_ns=_copies_ns(facts, rounds),
     )
     return [repeated]
+
+
+def _buffers(
+    facts: Facts, rows: Sequence[Row], limits: TrafficMismatchThresholds
+) -> list[Mismatch]:
+    """What DistributedDataParallel broadcasts before its forward passes, on every rank, where that
+    is much and no description says that something is to be broadcast."""
+    of_ranks = facts.of(BUFFERS)
+    broadcasts = [
+        row
+        for row in rows
+        if row["op"] == "broadcast" and row["bytes_per_step"] and row["group_kind"] not in STATED
+    ]
+    if {int(row["rank"]) for row in of_ranks} != set(facts.ranks) or len(broadcasts) != 1:
+        return []
+    (row,) = broadcasts
+    per_step, steps = float(row["bytes_per_step"]), len(facts.steps.keys)
+    least = limits.min_buffers_ratio * per_step * steps
+    is_sent = all(float(r["sent_bytes"] or 0.0) >= least for r in of_ranks)
+    total = _total(rows)
+    if row["expected_bytes"] is not None or not is_sent:
+        return []
+    if per_step < max(limits.min_bytes_ratio * total, 1.0):
+        return []
+    sent = _bytes(float(of_ranks[0]["sent_bytes"]) / int(of_ranks[0]["forwards_count"]))
+    buffers = Mismatch(
+        what="buffers",
+        says=f"DistributedDataParallel broadcasts {sent} of buffers before each forward pass, "
+        f"{share(per_step / total)} of all bytes that a rank sends.",
+        row=row,
+        saved_ratio=1.0,
+        value=per_step,
+        expected=limits.min_bytes_ratio * total,
+        remedy=("broadcast_buffers=False, where no replica changes them (masks, tables)",),
+        rows=tuple(of_ranks),
+        query=BUFFERS,
+        basis="broadcasts inside the range of the forward pass, on every rank",
+    )
+    return [buffers]
 
 
 def _copies_ns(facts: Facts, rounds: Sequence[Row]) -> float:
@@ -519,6 +566,7 @@ def _evidence(facts: Facts, mismatch: Mismatch, limits: TrafficMismatchThreshold
         "contradicted": f"members of {mismatch.kind} groups",
         "misplaced": f"hosts of a {mismatch.kind} group",
         "repeated": "forward passes to an update that are followed by a reduction",
+        "buffers": "buffers, bytes a rank and step",
     }.get(mismatch.what, f"{_named(mismatch.row)}, bytes a rank and step")
     return Evidence(
         name,
@@ -536,7 +584,10 @@ RULE = Rule(
     owner="framework",
     thresholds=TrafficMismatchThresholds(),
     queries=("traffic", "step_breakdown", "exposed_comm_by_op", "nccl_groups"),
-    optional={ROUNDS: "whether gradients are reduced more often than once an update"},
+    optional={
+        ROUNDS: "whether gradients are reduced more often than once an update",
+        BUFFERS: "whether buffers are sent before each forward pass",
+    },
     evaluate=evaluate,
     cap=Severity.MAJOR,
     needs=NEEDS,

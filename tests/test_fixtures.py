@@ -5,6 +5,7 @@ Standard library only: these tests judge the recordings, not tracekit's reading 
 
 from __future__ import annotations
 
+import ast
 import functools
 import gzip
 import json
@@ -129,6 +130,17 @@ def inside(fault: dict[str, Any], per_rank: dict[int, dict[int, float]]) -> list
 def test_total_size() -> None:
     total = sum(p.stat().st_size for p in RECORDED.rglob("*") if p.is_file())
     assert total < LIMIT_BYTES
+
+
+def test_recorders_need_nothing_of_ours() -> None:
+    """They run in an environment of their own, which has PyTorch or what else they record."""
+    ours = {"tracekit", "msgspec", "polars", "duckdb", "pyarrow", "typer"}
+    for path in sorted(FIXTURES.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            assert not ours & {name.split(".")[0] for name in names}, path
 
 
 def test_every_case_is_listed() -> None:

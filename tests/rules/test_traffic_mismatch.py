@@ -403,6 +403,20 @@ def test_buffers_sent_before_each_forward_pass_need_no_description(make_job: Mak
     assert "broadcasts 6 MB of buffers before each" in accumulated[0].summary
 
 
+def test_who_sends_buffers_waits_elsewhere(make_job: MakeJob) -> None:
+    """Rank 0 is done when it has sent; the others wait 10, 12 and 16 of their 40 ms for it."""
+    made = facts(make_job, *healthy(), BUFFERS, text="")
+    exposed = [
+        {"rank": rank, "op": op, "exposed_comm_ns": ns}
+        for rank, ms in enumerate((2, 10, 12, 16))
+        for op, ns in (("broadcast", ms), ("all_reduce", 40 - ms))
+    ]
+    rows = {**made.rows, "buffer_broadcasts": sent(), "exposed_comm_by_op": exposed}
+    (found,) = RULE.run(replace(made, rows=rows)).findings
+    assert found.impact.s_per_step == pytest.approx(0.012)
+    assert found.impact.high_s_per_step == pytest.approx(0.016)
+
+
 @pytest.mark.parametrize(
     ("of_ranks", "rows"),
     [

@@ -500,8 +500,9 @@ def _bytes(value: float) -> str:
 # ---------------------------------------------------------------- what it costs
 
 
-def _exposed_ns(facts: Facts, row: Row) -> float:
-    """Exposed time of a mean steady step that this family's operation takes, median rank.
+def _exposed_ns(facts: Facts, row: Row) -> tuple[float, float]:
+    """Exposed time of a mean steady step that this family's operation takes: of the median rank,
+    and of the one that bounds it, which is the same but where one rank sends to all.
 
     The operation's share of all exposed communication, and of that its family's share of bytes, or
     of calls where no bytes are known.
@@ -524,7 +525,13 @@ def _exposed_ns(facts: Facts, row: Row) -> float:
     measure = "bytes_per_step" if is_sized else "calls_per_step"
     alike = sum(float(r[measure] or 0.0) for r in of_op_rows)
     part = float(row[measure] or 0.0) / alike if alike else 0.0
-    return median(shares) * part if shares else 0.0
+    if not shares:
+        return 0.0, 0.0
+    if row["op"] != "broadcast":
+        return median(shares) * part, median(shares) * part
+    # Who sends goes on when it has sent, and waits for the others elsewhere.
+    receivers = sorted(shares)[1:] or shares
+    return median(receivers) * part, max(receivers) * part
 
 
 def _finding(
@@ -533,9 +540,11 @@ def _finding(
     worst = max(several, key=lambda m: (m.value, str(m.row["op"])))
     assumed = sorted({name for m in several for name in m.assumed})
     steps = facts.steps
-    parts = [(_exposed_ns(facts, m.row) + m.copies_ns, m) for m in several]
-    cost_ns = sum(ns * m.saved_ratio for ns, m in parts)
-    most_ns = sum(ns * max(m.saved_ratio, m.most_saved_ratio) for ns, m in parts)
+    parts = [(*_exposed_ns(facts, m.row), m) for m in several]
+    cost_ns = sum((ns + m.copies_ns) * m.saved_ratio for ns, _, m in parts)
+    most_ns = sum(
+        (most + m.copies_ns) * max(m.saved_ratio, m.most_saved_ratio) for _, most, m in parts
+    )
     impact = Impact()
     if cost_ns > 0 and steps.step_ns > 0:
         impact = facts.impact(Price(cost_ns, "recorded time", 0.0, most_ns))

@@ -307,10 +307,15 @@ def at_once(
     idle_ms: int | None = None,
     longer_ms: int | None = None,
     world_size: int | None = None,
+    excess: dict[str, Any] | None = None,
     **row: Any,
 ) -> Any:
-    """Ten steps of 100 ms; in the ``hit`` ones every rank has nothing recorded for the pause."""
-    job = late_job(make_job, {}, ranks_count=ranks) if ranks > 1 else make_job(ranks_count=1)
+    """Ten steps of 100 ms; in the ``hit`` ones every rank has nothing recorded for the pause.
+    ``excess``: for what rank 2 delays every step by 25 ms more."""
+    late = {} if excess is None else {2: 25}
+    job = late_job(make_job, late, ranks_count=ranks) if ranks > 1 else make_job(ranks_count=1)
+    if excess is not None:
+        job.rows["excess"] = [excess]
     job.world_size = world_size
     job.rows["slow_steps"] = []
     for step in hit:
@@ -338,6 +343,15 @@ def test_all_that_stand_still_at_once_are_told_by_steps_without(
     assert found.impact.s_per_step == pytest.approx(0.020)
     assert found.impact.method == "twin steps"
     assert found.confidence.level == "likely"
+
+
+@pytest.mark.parametrize(("excess", "ranks"), [(MORE, ()), (SLOWER, ()), (PAUSED, (2,))])
+def test_a_rank_that_is_late_for_another_reason_does_not_hide_them(
+    make_job: MakeJob, excess: dict[str, Any], ranks: tuple[int, ...]
+) -> None:
+    (found,) = PAUSE.run(at_once(make_job, ranks=4, excess=excess).facts()).findings
+    assert found.scope.ranks == ranks
+    assert found.summary.startswith("Rank 2" if ranks else "All hosts stand still for 100 ms")
 
 
 @pytest.mark.parametrize("ranks", [1, 4])

@@ -121,7 +121,8 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
             excess = _pause(facts, late.rank, delay_ns(late), limits, "job")
         if excess is not None:
             findings.append(_finding(facts, limits, late, excess, _pauses(facts, excess)))
-    return RuleOutcome(findings=tuple(findings))
+    # A rank that is late for another reason does not keep all from standing still at once.
+    return RuleOutcome(findings=tuple(findings)) if findings else _of_all(facts, limits)
 
 
 def _of_all(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:

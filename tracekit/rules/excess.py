@@ -287,7 +287,7 @@ def _own_names(facts: Facts) -> list[tuple[str, str]]:
 def _made(
     facts: Facts, rank: int, rows: Sequence[Row], delay_ns: float, limits: ExcessThresholds
 ) -> Excess:
-    path = _narrowest(rows, limits) or _narrowest(_more_work(rows, delay_ns, limits), limits)
+    path = _narrowest(rows, limits) or _range_of_more(facts, rows, delay_ns, limits)
     inside = [row for row in rows if _is_inside(str(row["path"]), path)]
     inside.sort(key=lambda r: -float(r["excess_ns"]))
     top = float(inside[0]["excess_ns"])
@@ -316,16 +316,21 @@ def _made(
     )
 
 
-def _more_work(rows: Sequence[Row], delay_ns: float, limits: ExcessThresholds) -> list[Row]:
-    """Calls that peers do not make, if most of a delay is there: what else takes longer must not
-    hide the range that they are in."""
+def _range_of_more(
+    facts: Facts, rows: Sequence[Row], delay_ns: float, limits: ExcessThresholds
+) -> str:
+    """The range beside the training that holds calls which peers do not make, if most of a delay is
+    there: what else takes longer must not hide it."""
     more = [
         row
         for row in rows
         if row["kind"] in _CALLS
         and _more_work_ns(row) >= limits.min_place_ratio * float(row["excess_ns"])
     ]
-    return more if _total(more) >= limits.min_place_ratio * delay_ns else []
+    if _total(more) < limits.min_place_ratio * delay_ns:
+        return ""
+    path = _narrowest(more, limits)
+    return path if class_of(path.split("/"), _own_names(facts)) in BESIDE_TRAINING else ""
 
 
 def _narrowest(rows: Sequence[Row], limits: ExcessThresholds) -> str:

@@ -26,16 +26,6 @@ WITH
             AND NOT coalesce(is_gpu_twin, FALSE)
             AND name = 'DistributedDataParallel.forward'
     ),
-    broadcasts AS (
-        SELECT
-            attempt,
-            rank,
-            capture_id,
-            coalesce(enqueue_ns, start_ns) AS start_ns,
-            message_bytes
-        FROM collective
-        WHERE op = 'broadcast' AND rank IS NOT NULL
-    ),
     inside AS (
         SELECT
             f.attempt,
@@ -44,14 +34,14 @@ WITH
             f.place,
             b.message_bytes,
             {'start_ns': f.start_ns, 'source_id': f.source_id, 'place': f.place} AS forward
-        FROM broadcasts AS b
+        FROM handed_over('broadcast') AS b
         ASOF JOIN forwards AS f
             ON
                 f.attempt = b.attempt
                 AND f.rank = b.rank
                 AND f.capture_id = b.capture_id
-                AND f.start_ns <= b.start_ns
-        WHERE b.start_ns < f.end_ns
+                AND f.start_ns <= b.handed_ns
+        WHERE b.handed_ns < f.end_ns
     )
 
 SELECT

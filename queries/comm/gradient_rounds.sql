@@ -65,16 +65,6 @@ WITH
         JOIN last_updates USING (attempt, rank, capture_id)
         WHERE NOT is_update AND updates_before BETWEEN 1 AND last_update - 1
     ),
-    reductions AS (
-        SELECT
-            attempt,
-            rank,
-            capture_id,
-            coalesce(enqueue_ns, start_ns) AS start_ns,
-            message_bytes
-        FROM collective
-        WHERE op = 'all_reduce' AND rank IS NOT NULL
-    ),
     placed AS (
         SELECT
             m.attempt,
@@ -83,13 +73,13 @@ WITH
             m.start_ns,
             count(*) AS calls_count,
             if(count(*) = count(r.message_bytes), sum(r.message_bytes), NULL) AS sent_bytes
-        FROM reductions AS r
+        FROM handed_over('all_reduce') AS r
         ASOF JOIN ordered AS m
             ON
                 m.attempt = r.attempt
                 AND m.rank = r.rank
                 AND m.capture_id = r.capture_id
-                AND m.start_ns <= r.start_ns
+                AND m.start_ns <= r.handed_ns
         GROUP BY m.attempt, m.rank, m.capture_id, m.start_ns
     ),
     updates AS (

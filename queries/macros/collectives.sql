@@ -453,3 +453,19 @@ LEFT JOIN computed AS at_start
     ON at_start.key = pieces.key AND at_start.time_ns = pieces.piece_start_ns
 LEFT JOIN computed AS at_gap ON at_gap.key = pieces.key AND at_gap.time_ns = pieces.gap_start_ns
 LEFT JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pieces.piece_end_ns;
+
+-- handed_over: The calls of one operation, by when the host handed them over.
+--
+-- param: operation VARCHAR : As in collective.op.
+-- reads: collective
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, handed_ns BIGINT,
+--     message_bytes BIGINT
+CREATE OR REPLACE MACRO handed_over(operation) AS TABLE
+SELECT
+    attempt,
+    rank,
+    capture_id,
+    coalesce(enqueue_ns, start_ns) AS handed_ns,
+    message_bytes
+FROM collective
+WHERE op = operation AND rank IS NOT NULL;

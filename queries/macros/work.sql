@@ -69,7 +69,7 @@ WITH
         ANTI JOIN gpu_ranks USING (attempt, rank)
         WHERE category = 'operator'
     ),
-    -- A thread as one number: see capture_key.
+    -- A thread as one number, and a narrow one, since all operators are sorted by it.
     threads AS MATERIALIZED (
         SELECT
             seen.key AS rank_key,

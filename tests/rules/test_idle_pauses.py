@@ -150,3 +150,78 @@ def test_a_pause_costs_no_more_than_its_device_idles(make_job: MakeJob) -> None:
     finding = found(job)
     assert finding.impact.method == "twin steps"
     assert finding.impact.s_per_step == pytest.approx(0.012)
+
+
+def on_hosts(
+    make_job: MakeJob,
+    *pauses_ms: float,
+    idle_ms: int = 40,
+    world_size: int | None = None,
+    **of: Any,
+) -> Any:
+    """Ranks without a GPU that have nothing recorded at one place of each step of 100 ms."""
+    ranks = len(pauses_ms)
+    given: dict[str, Any] = {"idle_ms": idle_ms, "measured_on": "host", "ranks_count": ranks}
+    job = late_job(make_job, {}, **given) if ranks > 1 else make_job(**given)
+    job.world_size = world_size
+    job.rows["slow_steps"] = []
+    job.rows["self_time"] = [
+        {"rank": rank, "timeline": "host", "kind": "pause", "path": "", "name": "between a and b",
+         "self_ns": ms * MS, "self_ratio": ms / 100, "calls_count": 1.0, "longest_ns": ms * MS,
+         "attempt": 1} | of
+        for rank, ms in enumerate(pauses_ms)
+    ]  # fmt: skip
+    return job
+
+
+@pytest.mark.parametrize("others_ms", [(), (36, 33)])
+def test_without_a_gpu_a_place_at_which_all_stand_still_in_every_step_is_told(
+    make_job: MakeJob, others_ms: tuple[int, ...]
+) -> None:
+    finding = found(on_hosts(make_job, 30, *others_ms))
+    hosts = "All hosts stand" if others_ms else "The host stands"
+    assert f"{hosts} still for 30.0 ms of each 100 ms step: nothing recorded between a and b" in (
+        finding.summary
+    )
+    assert finding.scope.ranks == ()
+    assert finding.impact.s_per_step == pytest.approx(0.030)
+    assert finding.impact.low_s_per_step == 0
+    assert finding.impact.high_s_per_step == pytest.approx(0.036 if others_ms else 0.030)
+    assert finding.confidence.level == "possible"
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_said"),
+    [
+        ({"calls_count": 0.9}, True),
+        ({"calls_count": 0.89}, False),  # other steps tell
+        ({"kind": "range"}, False),
+        ({"name": "between the start of enumerate(DataLoader)#__next__ and a"}, False),
+        ({"idle_ms": 15}, True),  # another thread works for half of it
+        ({"idle_ms": 14}, False),
+        ({"world_size": 8}, False),
+        ({"timeline": "device"}, False),
+    ],
+)
+def test_what_is_no_standstill_of_hosts(
+    make_job: MakeJob, kind: dict[str, Any], *, is_said: bool
+) -> None:
+    job = on_hosts(make_job, 30, 30, **kind)
+    assert bool(look("host-pause", job).findings) is is_said
+
+
+@pytest.mark.parametrize(("ms", "is_said"), [(5.0, True), (4.9, False)])
+def test_a_little_of_each_step_is_what_loops_take(
+    make_job: MakeJob, ms: float, *, is_said: bool
+) -> None:
+    assert bool(look("host-pause", on_hosts(make_job, 30, ms)).findings) is is_said
+
+
+def test_places_that_are_not_those_of_all_ranks_are_no_standstill_of_all(
+    make_job: MakeJob,
+) -> None:
+    job = on_hosts(make_job, 30, 30)
+    job.rows["self_time"][1]["name"] = "between c and d"
+    assert look("host-pause", job) == RuleOutcome()
+    job.rows["self_time"] = []  # not asked, where ranks do little else than work
+    assert look("host-pause", job) == RuleOutcome()

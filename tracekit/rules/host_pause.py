@@ -20,8 +20,7 @@ How it shows
     counts is how long the device idles in them until what then begins was launched: in one range or
     between the same two events (code there), beside copies that other steps lack (a save of the
     state), or at places that change (no CPU, a lock). A rank whose peers left no trace is told only
-    of one or two a step. Without a GPU it is one place at which every rank stands still in every
-    step, of ranks that do nothing for a fifth of their steps or more.
+    of one or two a step.
 
 Why it hurts
     All ranks wait until it goes on.
@@ -491,10 +490,7 @@ RULE = Rule(
     owner="platform",
     thresholds=HostPauseThresholds(),
     queries=(*QUERIES, EXCESS, SLOW, idle_pauses.QUERY),
-    optional={
-        FRAMES: "in which Python function a rank stands still",
-        idle_pauses.SELF: "where ranks without a GPU stand still in every step",
-    },
+    optional={FRAMES: "in which Python function a rank stands still"},
     needs_kernels=True,
     evaluate=evaluate,
     explains=("waiting", "lateness", "latency", "stalled launches"),

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from tracekit.findings import Evidence, Finding, Price, Severity
 from tracekit.rules.base import Facts, Row, RuleOutcome
 from tracekit.rules.excess import ADVICE, ExcessThresholds
-from tracekit.rules.range_names import BESIDE_TRAINING, class_of
+from tracekit.rules.range_names import class_of
 from tracekit.rules.stalls import (
     StallSummary,
     StallText,
@@ -26,18 +25,9 @@ from tracekit.rules.thresholds import threshold
 from tracekit.wording import listed, ranks_phrase, seconds, short
 
 QUERY = "pause_stall"
-SELF = "self_time"
 MAX_NAMED = 3
 """Places that a sentence names."""
 SAVING = "a save, or a move, of the model's state that no range names"
-MAY_BE_CODE = (
-    " Compatible with code there that no range names (a collection, a file, a lock, memory that is "
-    "given back)."
-)
-PUT_RANGES = (
-    "put ranges around what runs there and record again: torch.profiler.record_function; or py-spy "
-    "dump while it runs"
-)
 STARVED = (
     "a host that does not get its CPUs (other programs on them, a quota), a lock that another "
     "thread holds, or swapping: the place changes"
@@ -56,9 +46,6 @@ class IdlePausesThresholds(StallThresholds, ExcessThresholds):
     min_copies_ratio: float = threshold(
         0.1, "of the pauses, in copies that these steps have beyond the others: a save of state"
     )
-    min_every_ratio: float = threshold(
-        0.9, "pauses at one place to a step: fewer, and other steps tell what they cost"
-    )
     max_unseen_count: int = threshold(
         2,
         "pauses of a median step of a rank whose peers left no trace: many short ones may be for"
@@ -67,11 +54,9 @@ class IdlePausesThresholds(StallThresholds, ExcessThresholds):
 
 
 def evaluate(facts: Facts, limits: IdlePausesThresholds) -> RuleOutcome:
-    """One finding for pauses that all ranks have, by where they lie."""
-    if not facts.has_gpu:
-        return RuleOutcome(findings=_of_hosts(facts, limits))
+    """One finding for pauses that all ranks have, by where they lie; none without a device."""
     rows = [row for row in facts.of(QUERY) if StepKey.of(row) in facts.steps.by_key]
-    if not rows or facts.is_window:
+    if not rows or not facts.has_gpu or facts.is_window:
         return RuleOutcome()
     exposed = _exposed(rows)
     delays = [
@@ -93,64 +78,6 @@ def evaluate(facts: Facts, limits: IdlePausesThresholds) -> RuleOutcome:
     else:
         text = _at_one_place(facts, there, limits) or _moving(facts, there)
     return evaluate_stalls(facts, limits, text, delays)
-
-
-def _of_hosts(facts: Facts, limits: IdlePausesThresholds) -> tuple[Finding, ...]:
-    """One finding for a place at which every rank stands still in every step, of ranks without a
-    GPU; none where ranks left no trace: their messages may be waited for there."""
-    places: dict[str, dict[int, Row]] = {}
-    for row in facts.of(SELF):
-        is_pause = (row["timeline"], row["kind"]) == ("host", "pause")
-        if is_pause and float(row["calls_count"]) >= limits.min_every_ratio:
-            places.setdefault(str(row["name"]), {})[int(row["rank"])] = row
-    shared = {
-        name: list(rows.values())
-        for name, rows in places.items()
-        if rows.keys() == set(facts.ranks) and class_of((name,)) not in BESIDE_TRAINING
-    }
-    if not shared or facts.missing_ranks:
-        return ()
-    name, rows = max(shared.items(), key=lambda place: _least_ns(place[1]))
-    still_ns, step_ns = _least_ns(rows), facts.steps.step_ns
-    most_ns = max(float(row["self_ns"]) for row in rows)
-    # A thread that a pause does not show may work meanwhile, and a collective may run.
-    idle_ns = min(parts.idle for parts in facts.steps.rank_means.values())
-    cost_ns = min(still_ns, idle_ns)
-    if cost_ns < max(limits.min_place_ratio * still_ns, limits.min_impact_ratio * step_ns):
-        return ()
-    subject = "The host stands" if len(facts.ranks) == 1 else "All hosts stand"
-    found = facts.finding(
-        facts.scope((), facts.steps.keys),
-        f"{subject} still for {seconds(still_ns / 1e9)} of each {seconds(step_ns / 1e9)} step: "
-        f"nothing recorded {name}.{MAY_BE_CODE}",
-        (
-            Evidence(
-                "pause at that place, mean step of the rank that has least of it",
-                still_ns / 1e9,
-                "s",
-                threshold=limits.min_impact_ratio * step_ns / 1e9,
-                query=SELF,
-            ),
-            Evidence(
-                "idle time of the rank that has least of it, mean step",
-                idle_ns / 1e9,
-                "s",
-                threshold=limits.min_place_ratio * still_ns / 1e9,
-                query="step_breakdown",
-            ),
-        ),
-        by=("host ranges",),
-        basis="nothing recorded there on any rank, in all steps, and nobody waits for another",
-        impact=facts.impact(Price(cost_ns, "recorded time", 0.0, most_ns)),
-        cap=Severity.MAJOR,
-        confirm=(PUT_RANGES,),
-        remedy=("move the code out of the step, or beside it",),
-    )
-    return (found,)
-
-
-def _least_ns(rows: Sequence[Row]) -> float:
-    return min(float(row["self_ns"]) for row in rows)
 
 
 def shared_ns(facts: Facts, keys: Sequence[StepKey]) -> float:
@@ -253,7 +180,10 @@ def _at_one_place(
     most = "" if is_most else f"{_times(rows)}the longest time "
     if kind == "between":
         where = f"nothing recorded {most}{name}"
-        may_be = MAY_BE_CODE
+        may_be = (
+            " Compatible with code there that no range names (a collection, a file, a lock, memory "
+            "that is given back)."
+        )
     else:
         where, may_be = f"nothing recorded {most}inside `{short(name)}`", ""
     reason = class_of((name,)) if kind == "range" else None
@@ -261,7 +191,12 @@ def _at_one_place(
     return _text(
         f"{where}{f' ({reason})' if reason else ''}, and {_idle(facts)}.{may_be}",
         "standstill",
-        (advice.confirm if advice else PUT_RANGES,),
+        (
+            advice.confirm
+            if advice
+            else "put ranges around what runs there and record again: "
+            "torch.profiler.record_function; or py-spy dump while it runs",
+        ),
         (advice.remedy if advice else "move the code out of the step, or beside it",),
         facts,
     )

@@ -18,8 +18,8 @@
 -- column: least_bytes_ratio DOUBLE : The same of bytes; null where some are not known.
 -- column: steps_count BIGINT : Steps of optimizers among these updates: more than one each where
 --     several optimizers step one after another, as for models of their own.
--- column: copies_ns BIGINT : Time that the host spends in DistributedDataParallel's own copies around
---     the calls, of a mean update; null on a rank with GPU operations, where it only launches them.
+-- column: copies_ns BIGINT : Time of a mean update in DistributedDataParallel's own copies around
+--     the calls, on the host; null on a rank with GPU operations, where it only launches them.
 -- column: source_id INTEGER : Source of the first of these forwards.
 -- column: place BIGINT : Its place there.
 -- column: attempt INTEGER : Attempt of the job, from 1.

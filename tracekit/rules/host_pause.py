@@ -20,7 +20,8 @@ How it shows
     counts is how long the device idles in them until what then begins was launched: in one range or
     between the same two events (code there), beside copies that other steps lack (a save of the
     state), or at places that change (no CPU, a lock). A rank whose peers left no trace is told only
-    of one or two a step.
+    of one or two a step. Of ranks without a GPU nothing is said of what all have in every step: a
+    program that waits where a device would compute has it, too, so the verdict alone names it.
 
 Why it hurts
     All ranks wait until it goes on.

@@ -377,8 +377,13 @@ BUFFERS = row("dp", "broadcast", 24e6)
 
 
 def sent(forwards: int = 12, **more: Any) -> list[dict[str, Any]]:
-    """What each rank broadcasts in its forward passes, in ten steps or more."""
-    given = {"forwards_count": forwards, "calls_count": forwards, "sent_bytes": forwards * 24e6}
+    """What each rank broadcasts in its forward passes."""
+    given: dict[str, Any] = {
+        "forwards_count": forwards,
+        "calls_count": forwards,
+        "sent_bytes": forwards * 24e6,
+    }
+    given["sent_ratio"] = 1.0
     return [
         {"rank": r, "source_id": r, "place": 9, "attempt": 1, **given, **more} for r in range(4)
     ]
@@ -421,8 +426,8 @@ def test_who_sends_buffers_waits_elsewhere(make_job: MakeJob) -> None:
     ("of_ranks", "rows"),
     [
         (sent(), [row("dp", "broadcast", 6.1e6)]),  # 4.95 % of 123.2 MB
-        (sent(sent_bytes=0.89 * 10 * 24e6), [BUFFERS]),
-        (sent(sent_bytes=None), [BUFFERS]),
+        (sent(sent_ratio=0.89), [BUFFERS]),
+        (sent(sent_bytes=None, sent_ratio=None), [BUFFERS]),
         (sent()[:3], [BUFFERS]),
         ([], [BUFFERS]),
         (sent(), [row("tp", "broadcast", 24e6)]),
@@ -438,7 +443,7 @@ def test_what_else_is_broadcast_is_not_told_as_buffers(
 
 def test_just_enough_buffers(make_job: MakeJob) -> None:
     assert broadcasting(make_job, sent(), row("dp", "broadcast", 6.2e6)).findings
-    assert broadcasting(make_job, sent(sent_bytes=0.9 * 10 * 24e6)).findings
+    assert broadcasting(make_job, sent(sent_ratio=0.9)).findings
     assert broadcasting(make_job, sent(), text="[parallelism]\ndp = 2\n").findings
 
 

@@ -303,10 +303,8 @@ def _buffers(
     if {int(row["rank"]) for row in of_ranks} != set(facts.ranks) or len(broadcasts) != 1:
         return []
     (row,) = broadcasts
-    per_step, steps = float(row["bytes_per_step"]), len(facts.steps.keys)
-    least = limits.min_buffers_ratio * per_step * steps
-    is_sent = all(float(r["sent_bytes"] or 0.0) >= least for r in of_ranks)
-    total = _total(rows)
+    per_step, total = float(row["bytes_per_step"]), _total(rows)
+    is_sent = all(float(r["sent_ratio"] or 0.0) >= limits.min_buffers_ratio for r in of_ranks)
     if row["expected_bytes"] is not None or not is_sent:
         return []
     if per_step < max(limits.min_bytes_ratio * total, 1.0):

@@ -30,6 +30,20 @@ WITH
         SELECT attempt, start_ns - $slack_ns AS start_ns, end_ns + $slack_ns AS end_ns
         FROM attempt_windows()
     ),
+    raw AS NOT MATERIALIZED (
+        SELECT
+            *,
+            CAST(value AS INTEGER) AS xid,
+            hash(coalesce(node, host, CAST(source_id AS VARCHAR)), device_id, nvml_index) AS key
+        FROM gpu_sample
+        WHERE counter = 'xid' AND value BETWEEN 0 AND 2147483647
+    ),
+    -- Nearly all have the same value all day long, and need not be put in order.
+    changing AS (
+        SELECT key FROM raw
+        GROUP BY key
+        HAVING min(xid) < max(xid)
+    ),
     gauge AS (
         SELECT
             source_id,
@@ -41,13 +55,12 @@ WITH
             device_id,
             nvml_index,
             time_ns,
-            CAST(value AS INTEGER) AS xid,
-            lag(CAST(value AS INTEGER)) OVER (
-                PARTITION BY coalesce(node, host, CAST(source_id AS VARCHAR)), device_id, nvml_index
-                ORDER BY time_ns NULLS FIRST, source_id, place
+            xid,
+            lag(xid) OVER (
+                PARTITION BY key ORDER BY time_ns NULLS FIRST, source_id, place
             ) AS last_xid
-        FROM gpu_sample
-        WHERE counter = 'xid' AND value BETWEEN 0 AND 2147483647
+        FROM raw
+        WHERE key IN (FROM changing)
     ),
     events AS (
         SELECT

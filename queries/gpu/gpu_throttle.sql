@@ -91,24 +91,51 @@ WITH
         FROM said
         GROUP BY attempt, gpu_id, event
     ),
-    counters AS (
+    -- Most of these counters never move, and their readings need not be put in order.
+    series AS MATERIALIZED (
         SELECT
             hash(attempt, gpu_id, counter) AS key,
             attempt,
             gpu_id,
+            counter,
             CASE counter
                 WHEN 'thermal_violation' THEN 'thermal'
                 WHEN 'power_violation' THEN 'power'
                 ELSE replace(counter, '_time', '')
             END AS event,
-            source_id,
-            clock_id,
-            place,
-            time_ns,
-            counted,
-            CAST(NULL AS UBIGINT) AS limit_count
+            if(count(*) > 1, 0.0, NULL) AS held_ns,
+            min(counted) < max(counted) AS is_moving,
+            max(time_ns) - min(time_ns) AS span_ns,
+            max((coalesce(time_ns, 0), source_id, place)) AS spot
         FROM readings
         WHERE counted IS NOT NULL
+        GROUP BY attempt, gpu_id, counter
+    ),
+    -- As a list: one row to the planner, which then holds these few and not all readings.
+    moving AS (
+        SELECT
+            unnest(
+                list({attempt: attempt, gpu_id: gpu_id, counter: counter, key: key})
+                    FILTER (is_moving),
+                recursive := true
+            )
+        FROM series
+    ),
+    counters AS NOT MATERIALIZED (
+        SELECT
+            moving.key,
+            readings.source_id,
+            readings.clock_id,
+            readings.place,
+            readings.time_ns,
+            readings.counted,
+            CAST(NULL AS UBIGINT) AS limit_count
+        FROM readings
+        JOIN moving
+            ON moving.attempt IS NOT DISTINCT FROM readings.attempt
+            AND moving.gpu_id = readings.gpu_id
+            AND moving.counter = readings.counter
+        WHERE readings.counted IS NOT NULL
     ),
     grown AS (
         SELECT
@@ -119,16 +146,22 @@ WITH
             max(time_ns) FILTER (delta_count >= $min_told_ratio * (time_ns - last_time_ns))
                 AS last_ns,
             max(time_ns) - min(time_ns) AS span_ns,
-            arg_max((source_id, place), (coalesce(time_ns, 0), source_id, place)) AS spot
+            max((coalesce(time_ns, 0), source_id, place)) AS spot
         FROM counter_deltas('counters')
         GROUP BY key
     ),
     held AS (
         SELECT
-            series.attempt, series.gpu_id, series.event,
-            grown.held_ns, grown.first_ns, grown.last_ns, grown.span_ns, grown.spot
-        FROM (SELECT DISTINCT key, attempt, gpu_id, event FROM counters) AS series
-        JOIN grown USING (key)
+            series.attempt,
+            series.gpu_id,
+            series.event,
+            if(series.is_moving, grown.held_ns, series.held_ns) AS held_ns,
+            grown.first_ns,
+            grown.last_ns,
+            if(series.is_moving, grown.span_ns, series.span_ns) AS span_ns,
+            if(series.is_moving, grown.spot, series.spot) AS spot
+        FROM series
+        LEFT JOIN grown USING (key)
     ),
     both_kinds AS (
         SELECT attempt, gpu_id, event FROM sampled
@@ -151,8 +184,8 @@ SELECT
     held.held_ns / nullif(held.span_ns, 0) AS held_ratio,
     coalesce(sampled.first_ns, held.first_ns) AS first_ns,
     coalesce(sampled.last_ns, held.last_ns) AS last_ns,
-    coalesce(sampled.spot[2], held.spot[1]) AS source_id,
-    coalesce(sampled.spot[3], held.spot[2]) AS place,
+    coalesce(sampled.spot[2], held.spot[2]) AS source_id,
+    coalesce(sampled.spot[3], held.spot[3]) AS place,
     each.attempt
 FROM both_kinds AS each
 LEFT JOIN named_gpus() AS names

@@ -259,7 +259,7 @@ TOLD_BY_CASES = frozenset({
     "fabric_path", "fabric_uplinks", "failures",
     "gemm_efficiency", "gpu_counters", "kernel_turns", "pause_stall", "pod_restarts",
     "gil_stall", "gpu_events", "gpu_growth", "gradient_rounds", "gpu_series", "gpu_throttle",
-    "hidden_kernels", "episode_clocks",
+    "hidden_kernels", "episode_clocks", "shard_gathers",
     "episode_pressure", "episode_storage", "host_pressure", "host_pressure_steps", "input_stall",
     "storage_latency", "storage_steps",
     "inspector_calls", "kernel_reports", "late_steps", "lost_kernels", "microbatch_correlation",

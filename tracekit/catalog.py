@@ -71,6 +71,7 @@ QUERY_FILES: tuple[str, ...] = (
     "comm/traffic",
     "comm/gradient_rounds",
     "comm/buffer_broadcasts",
+    "comm/shard_gathers",
     "comm/expert_load",
     "comm/exposed_comm_by_op",
     "nccl/nccl_comms",

@@ -209,7 +209,7 @@ def _is_spared(
         return bool(rows.get("comm_summary"))
     operations = {row["op"] for row in rows.get("comm_summary", ())}
     if query.asked.startswith("with "):
-        return query.asked.removeprefix("with ") not in operations
+        return operations.isdisjoint(query.asked.removeprefix("with ").split(" or "))
     # Calls that could not be matched are not among the last ones: then silence is not known.
     silences = [row["silence_ns"] or 0 for row in rows.get("last_calls", ())]
     return not operations or min(silences, default=LONG_SILENCE_NS) < LONG_SILENCE_NS

@@ -15,11 +15,12 @@ It is one file ``queries/<subject>/<name>.sql``: a header of comment lines, then
     --     A line that is indented further continues the one before.
     -- completed: replay | job (optional): what fills in the columns that SQL leaves null.
     -- asked: report | report where slow | report where idle | report where nobody communicates |
-    --     report where a layout is told | where late | with OP | after silence (optional): by the
-    --     report of a diagnosis, whichever rules run; or by no diagnosis but where step_breakdown
-    --     shows slow steps, or ranks without a GPU that do little, comm_summary nothing, job.toml
-    --     the size of a parallel dimension, straggler a rank that may be late, comm_summary that
-    --     operation, or last_calls that no rank communicates at its end: what they walk is large.
+    --     report where a layout is told | where late | with OP or OP | after silence (optional):
+    --     by the report of a diagnosis, whichever rules run; or by no diagnosis but where
+    --     step_breakdown shows slow steps, or ranks without a GPU that do little, comm_summary
+    --     nothing, job.toml the size of a parallel dimension, straggler a rank that may be late,
+    --     comm_summary one of these operations, or last_calls that no rank communicates at its
+    --     end: what they walk is large.
     -- shows: device (optional): what a rank's device did, though it reads no gpu_op.
     -- source: Where a formula comes from (optional).
     SELECT ...
@@ -46,8 +47,8 @@ Completion = Literal["replay", "job"]
 """By a replay of the run, or by what its job description implies."""
 
 ASKED = re.compile(
-    r"report|report where (slow|idle|nobody communicates|a layout is told)|where late|with \w+"
-    r"|after silence"
+    r"report|report where (slow|idle|nobody communicates|a layout is told)|where late"
+    r"|with \w+(?: or \w+)*|after silence"
 )
 """When a diagnosis asks a query beyond the rules that read it, or only then."""
 

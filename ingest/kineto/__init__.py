@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 
 NAME = "kineto"
-VERSION = 6
+VERSION = 7
 
 
 class KinetoIngestor:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
 
 NAME = "nsys"
-VERSION = 5
+VERSION = 6
 
 
 class NsysIngestor:

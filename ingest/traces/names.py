@@ -164,8 +164,9 @@ _INPUT = re.compile(
     r"^enumerate\(DataLoader\)#|(?:^|[./ ])DataLoader\w*(?:\.|: )__next__"
     r"|utils/data/dataloader\.py\(\d+\): __next__"
     # Ranges of people and trainers whose whole name says that the loop takes its batch there.
-    r"|^(?:data[_ -]?load(?:er|ing)?|(?:load|get|fetch|next|read)[_ -](?:next[_ -])?(?:batch|data)"
-    r"|batch[_ -](?:generator|fetch)|data[_ -](?:fetch|wait)|train_dataloader_next)$",
+    r"|^(?:data(?:[_ -]?load(?:er|ing)?)?"
+    r"|(?:load|get|fetch|next|read)[_ -](?:next[_ -])?(?:batch|data)"
+    r"|batch[_ -](?:generator|fetch)|data[_ -](?:fetch|wait|prep|iter)|train_dataloader_next)$",
     re.I,
 )
 _CHECKPOINT = re.compile(

@@ -1,25 +1,27 @@
 -- How often replicas reduce their gradients to one update: after which forward passes.
 --
 -- Gradients that several backward passes add up need to be reduced after the last one only.
--- A round lasts from one forward of DistributedDataParallel to the next or to the optimizer's step;
--- what it reduces is what the host hands over meanwhile. Where each round reduces as much as the
--- last, gradients are reduced once a round. Updates that the capture cuts are left out.
+-- A round lasts from one forward of DistributedDataParallel, or of the root of FSDP2, to the next
+-- or to the optimizer's step; what it reduces is what the host hands over meanwhile. Where each
+-- round reduces as much as the last, gradients are reduced once a round. Updates that the capture
+-- cuts are left out.
 --
 -- reads: annotation, collective, gpu_op, host_op
 -- needs: annotation, collective
 -- grain: attempt, rank
--- asked: with all_reduce
+-- asked: with all_reduce or reduce_scatter
 -- column: rank INTEGER : Global rank.
 -- column: updates_count BIGINT : Updates that were looked at.
 -- column: rounds_count BIGINT : Rounds of each; of the one with fewest.
--- column: calls_count BIGINT : All-reduces of a round; the fewest.
+-- column: wrapper VARCHAR : DistributedDataParallel or FSDP2, as its forwards are called.
+-- column: calls_count BIGINT : All-reduces and reduce-scatters of a round; the fewest.
 -- column: least_calls_ratio DOUBLE : Fewest calls of a round over the most of its update; the worst
 --     update's.
 -- column: least_bytes_ratio DOUBLE : The same of bytes; null where some are not known.
 -- column: steps_count BIGINT : Steps of optimizers among these updates: more than one each where
 --     several optimizers step one after another, as for models of their own.
--- column: copies_ns BIGINT : Time of a mean update in DistributedDataParallel's own copies around
---     the calls, on the host; null on a rank with GPU operations, where it only launches them.
+-- column: copies_ns BIGINT : Time of a mean update in the wrapper's own copies around the calls, on
+--     the host; null on a rank with GPU operations, where it only launches them.
 -- column: source_id INTEGER : Source of the first of these forwards.
 -- column: place BIGINT : Its place there.
 -- column: attempt INTEGER : Attempt of the job, from 1.
@@ -32,12 +34,19 @@ WITH
             start_ns,
             source_id,
             place,
-            starts_with(name, 'Optimizer.step#') AS is_update
+            CASE name
+                WHEN 'DistributedDataParallel.forward' THEN 'DistributedDataParallel'
+                WHEN 'FSDP::root_pre_forward' THEN 'FSDP2'
+            END AS wrapper,
+            wrapper IS NULL AS is_update
         FROM annotation
         WHERE
             rank IS NOT NULL
             AND NOT coalesce(is_gpu_twin, FALSE)
-            AND (name = 'DistributedDataParallel.forward' OR starts_with(name, 'Optimizer.step#'))
+            AND (
+                name IN ('DistributedDataParallel.forward', 'FSDP::root_pre_forward')
+                OR starts_with(name, 'Optimizer.step#')
+            )
     ),
     ordered AS MATERIALIZED (
         SELECT marks.*, count(*) FILTER (WHERE is_update) OVER in_order AS updates_before
@@ -73,7 +82,11 @@ WITH
             m.start_ns,
             count(*) AS calls_count,
             if(count(*) = count(r.message_bytes), sum(r.message_bytes), NULL) AS sent_bytes
-        FROM handed_over('all_reduce') AS r
+        FROM (
+            FROM handed_over('all_reduce')
+            UNION ALL
+            FROM handed_over('reduce_scatter')
+        ) AS r
         ASOF JOIN ordered AS m
             ON
                 m.attempt = r.attempt
@@ -89,6 +102,7 @@ WITH
             capture_id,
             updates_before,
             count(*) AS rounds_count,
+            min(wrapper) AS wrapper,
             min(coalesce(calls_count, 0)) AS calls_count,
             min(coalesce(calls_count, 0)) / max(calls_count) AS least_calls_ratio,
             -- A round without calls sends nothing; one with calls of unknown size may send all.
@@ -117,7 +131,8 @@ WITH
             c.category = 'operator'
             AND c.name IN (
                 'torch::distributed::reducer::mul_out',
-                'torch.distributed.ddp.reducer::copy_bucket_to_grad'
+                'torch.distributed.ddp.reducer::copy_bucket_to_grad',
+                'fsdp::chunk_cat'
             )
         GROUP BY m.attempt, m.rank, m.capture_id, m.updates_before
     ),
@@ -129,6 +144,7 @@ SELECT
     rank,
     count(*) AS updates_count,
     min(rounds_count) AS rounds_count,
+    min(wrapper) AS wrapper,
     min(calls_count) AS calls_count,
     min(least_calls_ratio) AS least_calls_ratio,
     if(count(*) = count(least_bytes_ratio), min(least_bytes_ratio), NULL) AS least_bytes_ratio,

@@ -458,14 +458,19 @@ LEFT JOIN computed AS at_end ON at_end.key = pieces.key AND at_end.time_ns = pie
 --
 -- param: operation VARCHAR : As in collective.op.
 -- reads: collective
--- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, handed_ns BIGINT,
---     message_bytes BIGINT
+-- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, handed_ns BIGINT, dur_ns BIGINT,
+--     group_id VARCHAR, in_bytes BIGINT, message_bytes BIGINT, source_id INTEGER, place BIGINT
 CREATE OR REPLACE MACRO handed_over(operation) AS TABLE
 SELECT
     attempt,
     rank,
     capture_id,
     coalesce(enqueue_ns, start_ns) AS handed_ns,
-    message_bytes
+    dur_ns,
+    group_id,
+    in_bytes,
+    message_bytes,
+    source_id,
+    place
 FROM collective
 WHERE op = operation AND rank IS NOT NULL;

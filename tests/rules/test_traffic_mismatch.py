@@ -289,6 +289,7 @@ def rounds(count: int = 4, **more: Any) -> list[dict[str, Any]]:
     """What each rank reduces to one update: 2 calls after each of ``count`` forward passes."""
     given: dict[str, Any] = {"rounds_count": count, "calls_count": 2, "source_id": 0, "place": 9}
     given |= {"updates_count": 11, "steps_count": 11, "attempt": 1}
+    given |= {"wrapper": "DistributedDataParallel"}
     given |= {"least_calls_ratio": 1.0, "least_bytes_ratio": 1.0, "copies_ns": None}
     return [{"rank": rank, **given, **more} for rank in range(4)]
 
@@ -454,3 +455,81 @@ def test_unknown_bytes_accuse_nobody(make_job: MakeJob) -> None:
 
 def test_descriptions_are_typed() -> None:
     assert isinstance(parse_job(JOB.encode(), "job.toml"), JobDescription)
+
+
+def gathered(gathering: int = 10, **more: Any) -> list[dict[str, Any]]:
+    """What each rank gathers again after its ten updates: a third of what it gives, in a fifth."""
+    given: dict[str, Any] = {
+        "updates_count": 10,
+        "gathering_count": gathering,
+        "calls_count": 20 * gathering,
+        "given_bytes": gathering * 6e6,
+        "given_ratio": 1 / 3,
+        "spent_ratio": 0.2,
+        "span_ns": 25e6,
+    }
+    return [
+        {"rank": r, "source_id": r, "place": 9, "attempt": 1, **given, **more} for r in range(4)
+    ]
+
+
+SHARDS = row("dp", "all_gather", 18e6)
+
+
+def gathering(
+    make_job: MakeJob, of_ranks: list[dict[str, Any]], *rows: dict[str, Any], text: str = ""
+) -> RuleOutcome:
+    shares = {"all_reduce": 10, "all_gather": 30}
+    made = facts(make_job, *healthy(), *(rows or [SHARDS]), text=text, shares=shares)
+    return RULE.run(replace(made, rows={**made.rows, "shard_gathers": of_ranks}))
+
+
+def test_shards_gathered_again_after_each_backward_pass_need_no_description(
+    make_job: MakeJob,
+) -> None:
+    (found,) = gathering(make_job, gathered()).findings
+    assert "6 MB of shards a rank are gathered again after each backward pass" in found.summary
+    assert "33 % of all that is given to gathers" in found.summary
+    # A fifth of 30 ms that are exposed; all of the 25 within which it is done, at most.
+    assert found.impact.s_per_step == pytest.approx(0.2 * 0.030)
+    assert found.impact.high_s_per_step == pytest.approx(0.025)
+    assert "full_tensor()" in found.remedy[0]
+    assert found.evidence[0].query == "shard_gathers"
+    assert found.evidence[0].rows
+    # The capture may cut one; just as many bytes and updates as it takes.
+    assert gathering(make_job, gathered(9)).findings
+    assert gathering(make_job, gathered(2, updates_count=3, given_ratio=0.05)).findings
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "rows"),
+    [
+        ([], [SHARDS]),
+        (gathered()[:3], [SHARDS]),
+        (gathered(8), [SHARDS]),  # every so many steps
+        ([*gathered()[:3], *gathered(1)[3:]], [SHARDS]),
+        (gathered(2, updates_count=2), [SHARDS]),
+        (gathered(given_ratio=0.049), [SHARDS]),
+        (gathered(given_bytes=None, given_ratio=None), [SHARDS]),
+        (gathered(spent_ratio=None), [SHARDS]),
+        (gathered(), [row("tp", "all_gather", 18e6)]),
+    ],
+    ids=["none", "a rank less", "rare", "a rank", "few", "small", "unsized", "no time", "inputs"],
+)
+def test_what_else_is_gathered_is_not_told(
+    make_job: MakeJob, of_ranks: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> None:
+    outcome = gathering(make_job, of_ranks, *rows)
+    assert not outcome.findings
+    assert "job description" in outcome.not_checked[0].needs
+
+
+def test_where_fsdp2_reduces_after_each_pass_its_own_remedy_is_told(make_job: MakeJob) -> None:
+    scattered = {**row("dp", "reduce_scatter", GRADIENTS)}
+    made = facts(make_job, scattered, text="", shares={"reduce_scatter": 40})
+    of_rounds = [{**r, "wrapper": "FSDP2"} for r in rounds()]
+    (found,) = RULE.run(replace(made, rows={**made.rows, "gradient_rounds": of_rounds})).findings
+    assert "forward passes of FSDP2" in found.summary
+    assert "has the memory to keep whole gradients" in found.summary
+    assert "set_requires_gradient_sync(False)" in found.remedy[0]
+    assert found.impact.s_per_step == pytest.approx(0.040 * 3 / 4)

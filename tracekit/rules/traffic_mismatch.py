@@ -9,11 +9,14 @@ How it shows
     layout sends. *Extra* and *missing*: 5 % of all bytes, in a family that the description rules
     out or demands. *Misplaced*: groups that fit an NVLink domain span several hosts. *Repeated*,
     where a description does not say how many bytes gradients have: on every rank, in three or more
-    updates, each of several forward passes of DistributedDataParallel to one step of one optimizer
-    is followed by all-reduces of as many bytes as after the others, within a tenth, or, where sizes
-    are not known, by half as many calls or more (query gradient_rounds). *Buffers*: 5 % of all
-    bytes, and nearly all that is broadcast, is broadcast at the start of forward passes of
-    DistributedDataParallel (query buffer_broadcasts).
+    updates, each of several forward passes of DistributedDataParallel or FSDP2 to one step of one
+    optimizer is followed by reductions of as many bytes as after the others, within a tenth, or,
+    where sizes are not known, by half as many calls or more (query gradient_rounds). *Buffers*: 5 %
+    of all bytes, and nearly all that is broadcast, is broadcast at the start of forward passes of
+    DistributedDataParallel (query buffer_broadcasts). *Gathers*: on every rank, after the backward
+    passes of three or more updates and of all but one, shards of FSDP2 are gathered again, outside
+    its own ranges and the optimizer's step: 5 % of what is given to gathers over the same
+    communicators (query shard_gathers).
 
 Why it hurts
     Bytes take time where nothing hides them. Gradients reduced in 32 bits instead of 16 take
@@ -32,6 +35,9 @@ When this is wrong
     missing. Hosts are taken for machines only where each has as many ranks as a node has GPUs.
     A reduction after each round is needed where gradients of a round are used before the update,
     as some ways to clip or to measure noise do, or where two models of one size share an optimizer.
+    Whole parameters are needed after each update where another program takes them over, as those
+    that sample from a policy do.
+    FSDP2 keeps whole gradients where it does not reduce them, and a job may lack that memory.
     Buffers that replicas change, such as running means, drift apart where they are not sent.
     Without a GPU reductions take time from computing, of which only copies of gradients are in the
     cost.
@@ -61,6 +67,11 @@ NEEDS = "the job's layout and model in a job description"
 CAPTURE = "tracekit job RUN -o job.toml   then correct it and give it with --job"
 ROUNDS = "gradient_rounds"
 BUFFERS = "buffer_broadcasts"
+GATHERS = "shard_gathers"
+FSDP2 = "FSDP2"
+"""As gradient_rounds calls it."""
+_KEPT = ", where each rank has the memory to keep whole gradients until then"
+REDUCTIONS = ("all_reduce", "reduce_scatter")
 STATED = ("tp", "cp", "ep")
 """Families whose size the traces show without doubt: others share their groups or pair up."""
 NEVER = ("broadcast", "barrier", "gather", "scatter", "reduce", "recv", "unknown")
@@ -100,7 +111,7 @@ class Mismatch(Struct, frozen=True):
     """One thing about one family that is not as the layout has it."""
 
     what: str
-    """oversized, extra, missing, misplaced, contradicted, repeated or buffers."""
+    """oversized, extra, missing, misplaced, contradicted, repeated, buffers or gathers."""
     says: str
     row: Row
     """Of the family."""
@@ -119,6 +130,8 @@ class Mismatch(Struct, frozen=True):
     """As ``saved_ratio``, at most; where that is more."""
     copies_ns: float = 0.0
     """Of a step, what ranks compute for it: saved like its communication."""
+    span_ns: float = 0.0
+    """Of a step, the time within which all of it was done: so much may be saved."""
 
     @property
     def kind(self) -> str:
@@ -131,7 +144,11 @@ def evaluate(facts: Facts, limits: TrafficMismatchThresholds) -> RuleOutcome:
     rows = facts.of("traffic")
     if not any(row["calls_per_step"] for row in rows):
         return facts.lacking("collectives in steady steps", "profile five or more steps")
-    needless = [*_repeated(facts, rows, limits), *_buffers(facts, rows, limits)]
+    needless = [
+        *_repeated(facts, rows, limits),
+        *_buffers(facts, rows, limits),
+        *_gathers(facts, rows, limits),
+    ]
     if facts.description is None or all(
         getattr(facts.description.parallelism, d) is None for d in ("tp", "pp", "dp", "ep", "cp")
     ):
@@ -254,8 +271,8 @@ def _why_oversized(
 def _repeated(
     facts: Facts, rows: Sequence[Row], limits: TrafficMismatchThresholds
 ) -> list[Mismatch]:
-    """All-reduces after each of several forward passes to one update, on every rank; not where it
-    is known how many bytes they should have."""
+    """Reductions after each of several forward passes to one update, on every rank; not where it is
+    known how many bytes they should have."""
     rounds = facts.of(ROUNDS)
     fewest = min((int(row["rounds_count"]) for row in rounds), default=0)
     if fewest < limits.min_rounds_count or {int(row["rank"]) for row in rounds} != set(facts.ranks):
@@ -265,21 +282,28 @@ def _repeated(
     reductions = [
         row
         for row in rows
-        if row["op"] == "all_reduce" and row["calls_per_step"] and row["group_kind"] not in STATED
+        if row["op"] in REDUCTIONS and row["calls_per_step"] and row["group_kind"] not in STATED
     ]
     if not reductions or any(row["expected_bytes"] is not None for row in reductions):
         return []
     largest = max(reductions, key=lambda r: (r["bytes_per_step"] or 0.0, r["calls_per_step"]))
+    wrapper = str(rounds[0]["wrapper"])
     repeated = Mismatch(
         what="repeated",
-        says=f"Gradients are reduced after each of {fewest} forward passes of "
-        "DistributedDataParallel to one step of the optimizer; once, after the last, is enough.",
+        says=f"Gradients are reduced after each of {fewest} forward passes of {wrapper} to one "
+        "step of the optimizer; once, after the last, is enough"
+        f"{_KEPT if wrapper == FSDP2 else ''}.",
         row=largest,
         saved_ratio=1 - 1 / fewest,
         value=float(fewest),
         unit="count",
         expected=1.0,
-        remedy=("accumulate with no_sync() in all but the last microbatch",),
+        remedy=(
+            "set_requires_gradient_sync(False) in all but the last microbatch, where the memory "
+            "for whole gradients is there"
+            if wrapper == FSDP2
+            else "accumulate with no_sync() in all but the last microbatch",
+        ),
         rows=tuple(rounds),
         query=ROUNDS,
         basis="what follows each forward pass, on every rank",
@@ -324,6 +348,58 @@ def _buffers(
         basis="broadcasts inside the range of the forward pass, on every rank",
     )
     return [buffers]
+
+
+def _gathers(
+    facts: Facts, rows: Sequence[Row], limits: TrafficMismatchThresholds
+) -> list[Mismatch]:
+    """What is gathered of the shards of FSDP2 after each backward pass, on every rank, where that
+    is much and no description says how much is to be gathered."""
+    of_ranks = facts.of(GATHERS)
+    gathers = [
+        row
+        for row in rows
+        if row["op"] == "all_gather" and row["calls_per_step"] and row["group_kind"] not in STATED
+    ]
+    if {int(row["rank"]) for row in of_ranks} != set(facts.ranks) or not gathers:
+        return []
+    if any(row["expected_bytes"] is not None for row in gathers):
+        return []
+    if not all(_is_gathering(row, limits) for row in of_ranks):
+        return []
+    first = of_ranks[0]
+    per_update = float(first["given_bytes"]) / int(first["gathering_count"])
+    steps = len(facts.steps.keys)
+    spans = [float(r["span_ns"]) * min(1.0, int(r["updates_count"]) / steps) for r in of_ranks]
+    again = Mismatch(
+        what="gathers",
+        says=f"{_bytes(per_update)} of shards a rank are gathered again after each backward pass "
+        "of FSDP2, outside the optimizer's step, as full_tensor(), norms of whole parameters or a "
+        f"state dict do: {share(first['given_ratio'])} of all that is given to gathers.",
+        row=max(gathers, key=lambda r: (r["bytes_per_step"] or 0.0, r["calls_per_step"])),
+        saved_ratio=median(float(row["spent_ratio"]) for row in of_ranks),
+        value=per_update,
+        remedy=(
+            "norms of shards and one reduction of their squares, in place of full_tensor() on each "
+            "parameter; whole tensors only every so many steps",
+        ),
+        rows=tuple(of_ranks),
+        query=GATHERS,
+        basis="gathers outside the ranges of FSDP2, on every rank",
+        most_saved_ratio=max(float(row["spent_ratio"]) for row in of_ranks),
+        span_ns=max(spans),  # whole tensors are copied and summed up between their gathers
+    )
+    return [again]
+
+
+def _is_gathering(row: Row, limits: TrafficMismatchThresholds) -> bool:
+    """Whether a rank gathers shards again after each of its updates, the last or first aside."""
+    updates = int(row["updates_count"])
+    if updates < limits.min_updates_count or int(row["gathering_count"]) < updates - 1:
+        return False
+    if row["given_ratio"] is None or row["spent_ratio"] is None:
+        return False
+    return bool(row["given_ratio"] >= limits.min_bytes_ratio)
 
 
 def _copies_ns(facts: Facts, rounds: Sequence[Row]) -> float:
@@ -541,7 +617,8 @@ def _finding(
     parts = [(*_exposed_ns(facts, m.row), m) for m in several]
     cost_ns = sum((ns + m.copies_ns) * m.saved_ratio for ns, _, m in parts)
     most_ns = sum(
-        (most + m.copies_ns) * max(m.saved_ratio, m.most_saved_ratio) for _, most, m in parts
+        max((most + m.copies_ns) * max(m.saved_ratio, m.most_saved_ratio), m.span_ns)
+        for _, most, m in parts
     )
     impact = Impact()
     if cost_ns > 0 and steps.step_ns > 0:
@@ -574,6 +651,7 @@ def _evidence(facts: Facts, mismatch: Mismatch, limits: TrafficMismatchThreshold
         "misplaced": f"hosts of a {mismatch.kind} group",
         "repeated": "forward passes to an update that are followed by a reduction",
         "buffers": "buffers, bytes a rank and step",
+        "gathers": "shards gathered again, bytes of a rank and update",
     }.get(mismatch.what, f"{_named(mismatch.row)}, bytes a rank and step")
     return Evidence(
         name,
@@ -594,6 +672,7 @@ RULE = Rule(
     optional={
         ROUNDS: "whether gradients are reduced more often than once an update",
         BUFFERS: "whether buffers are sent before each forward pass",
+        GATHERS: "whether shards are gathered again after each backward pass",
     },
     evaluate=evaluate,
     cap=Severity.MAJOR,

@@ -196,6 +196,23 @@ def test_slow_steps_without_a_finding_are_unexplained(make_job: MakeJob) -> None
     assert "hold up" not in found.verdict.sentence
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [((4, 11), "Steps 4,11 (2 of 20) take"), ((11,), "Step 11 (1 of 20) takes")],
+)
+def test_slow_steps_that_nothing_explains_are_named(
+    make_job: MakeJob, steps: tuple[int, ...], said: str
+) -> None:
+    job = make_job(steps_count=20)
+    for rank in range(4):
+        for step in steps:
+            job.add(rank, step, "compute", 120)
+    job.rows["slow_steps"] = [slow_step(step, kind=None) for step in steps]
+    sentence = report(job).verdict.sentence
+    assert sentence.startswith(f"{said} up to 220 ms where 100 ms is typical")
+    assert sentence.endswith("on average. No rule here found the reason.")
+
+
 def silence(ms: float, **given: Any) -> dict[str, Any]:
     row = {"rank": 0, "timeline": "host", "kind": "pause", "path": "", "name": "between a and b"}
     return row | {"self_ns": ms * 1e6} | given

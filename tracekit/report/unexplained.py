@@ -191,8 +191,8 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
     late = late_ranks(slow, limits, facts.job.broken_ranks)
     who = ranks_phrase(late, facts.ranks).lower()
     held = f" In them {who} {'seems' if len(late) == 1 else 'seem'} to hold up the others."
-    usual = f"{seconds(typical / 1e9)} is typical"
-    said = f"Some steps take up to {seconds(max(durs) / 1e9)} where {usual}"
+    up_to = f"up to {seconds(max(durs) / 1e9)} where {seconds(typical / 1e9)} is typical"
+    said = f"Some steps take {up_to}"
     if (ranged := _ranged(facts, limits)) is not None:
         words, reason = ranged
         advice = ADVICE.get(reason) if reason is not None else None
@@ -209,6 +209,10 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
         or _exchanged(facts, limits)
         or _computed(facts, limits, (1 + least) * typical)
     )
+    told = sorted({(int(r["capture_id"]), int(r["step"])) for r in facts.of("slow_steps")})
+    if told and not explained:  # what explains them says which they are
+        often = how_often([step for _, step in told], len(durs)).removeprefix("in ")
+        said = f"{sentence(often)} take{'s' if len(told) == 1 else ''} {up_to}"
     return say(
         "unexplained",
         f"{said}, {seconds((fmean(durs) - typical) / 1e9)} a step on average."

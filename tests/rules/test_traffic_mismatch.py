@@ -60,10 +60,11 @@ def facts(
     text: str = JOB,
     comm_ms: int = 40,
     shares: dict[str, int] | None = None,
+    measured_on: str = "gpu",
     **job: Any,
 ) -> Facts:
     """Every rank exposes 40 of its 100 ms, all of it in all-reduces unless said."""
-    made = make_job(comm_ms=comm_ms)
+    made = make_job(comm_ms=comm_ms, measured_on=measured_on)
     description = parse_job(text.encode(), "/data/job.toml") if text else None
     made.rows["traffic"] = traffic.beside(list(rows), description)
     made.rows["exposed_comm_by_op"] = [
@@ -493,12 +494,21 @@ def test_shards_gathered_again_after_each_backward_pass_need_no_description(
     # A fifth of 30 ms that are exposed; all of the 25 within which it is done, at most.
     assert found.impact.s_per_step == pytest.approx(0.2 * 0.030)
     assert found.impact.high_s_per_step == pytest.approx(0.025)
+    assert "6.00 ms a step are not hidden" in found.summary
     assert "full_tensor()" in found.remedy[0]
     assert found.evidence[0].query == "shard_gathers"
     assert found.evidence[0].rows
     # The capture may cut one; just as many bytes and updates as it takes.
     assert gathering(make_job, gathered(9)).findings
     assert gathering(make_job, gathered(2, updates_count=3, given_ratio=0.05)).findings
+
+
+def test_a_host_gathers_and_copies_one_after_another(make_job: MakeJob) -> None:
+    shares = {"all_reduce": 10, "all_gather": 30}
+    made = facts(make_job, *healthy(), SHARDS, text="", shares=shares, measured_on="host")
+    (found,) = RULE.run(replace(made, rows={**made.rows, "shard_gathers": gathered()})).findings
+    assert found.impact.s_per_step == pytest.approx(0.025)
+    assert "25.0 ms a step go into it" in found.summary
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,8 @@ class Mismatch(Struct, frozen=True):
     copies_ns: float = 0.0
     """Of a step, what ranks compute for it: saved like its communication."""
     span_ns: float = 0.0
-    """Of a step, the time within which all of it was done: so much may be saved."""
+    """Of a step, the time within which all of it was done: so much may be saved, and is where the
+    host does it, which gathers, copies and sums up one after another."""
 
     @property
     def kind(self) -> str:
@@ -387,7 +388,7 @@ def _gathers(
         query=GATHERS,
         basis="gathers outside the ranges of FSDP2, on every rank",
         most_saved_ratio=max(float(row["spent_ratio"]) for row in of_ranks),
-        span_ns=max(spans),  # whole tensors are copied and summed up between their gathers
+        span_ns=median(spans),  # whole tensors are copied and summed up between their gathers
     )
     return [again]
 
@@ -615,7 +616,10 @@ def _finding(
     assumed = sorted({name for m in several for name in m.assumed})
     steps = facts.steps
     parts = [(*_exposed_ns(facts, m.row), m) for m in several]
-    cost_ns = sum((ns + m.copies_ns) * m.saved_ratio for ns, _, m in parts)
+    cost_ns = sum(
+        m.span_ns if m.span_ns and not facts.has_gpu else (ns + m.copies_ns) * m.saved_ratio
+        for ns, _, m in parts
+    )
     most_ns = sum(
         max((most + m.copies_ns) * max(m.saved_ratio, m.most_saved_ratio), m.span_ns)
         for _, most, m in parts
@@ -626,7 +630,8 @@ def _finding(
     cap = Severity.NOTE if assumed else Severity.MAJOR
     settle = f" Give {listed(assumed)} in the job description to settle it." if assumed else ""
     copies = ", copies of gradients among them" if any(m.copies_ns for m in several) else ""
-    cost = f" {seconds(cost_ns / 1e9)} a step are not hidden{copies}." if impact.s_per_step else ""
+    took = "go into it" if worst.span_ns and not facts.has_gpu else "are not hidden"
+    cost = f" {seconds(cost_ns / 1e9)} a step {took}{copies}." if impact.s_per_step else ""
     scope = Scope(groups=(worst.kind,))
     return facts.finding(
         scope,

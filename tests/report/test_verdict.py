@@ -213,6 +213,40 @@ def test_slow_steps_that_nothing_explains_are_named(
     assert sentence.endswith("on average. No rule here found the reason.")
 
 
+@pytest.mark.parametrize(
+    ("more_ms", "given", "is_said"),
+    [
+        (27, {}, True),
+        (26, {}, False),
+        (30, {"calls_count": 2}, False),
+        (30, {"collectives_count": 6}, False),
+        (30, {"kind": None}, False),
+    ],
+    ids=["as many calls", "too little", "more calls", "more collectives", "nothing told"],
+)
+def test_hosts_that_all_compute_longer_for_as_many_calls_are_told(
+    make_job: MakeJob, more_ms: int, given: dict[str, Any], is_said: bool
+) -> None:
+    said = "In steps 4,11 (2 of 20) every rank computes 1.3x as long or longer, for as many calls"
+    parts = {"kind": "operator", "calls_count": 1, "usual_calls_count": 1, "part_ns": 1e6}
+
+    def slowed(ranks: Sequence[int], **job: Any) -> Report:
+        made = make_job(steps_count=20, idle_ms=0, **job)  # 90 ms computing
+        for rank in range(4):
+            for step in (4, 11):
+                made.add(rank, step, "compute", more_ms if rank in ranks else 0)
+                made.add(rank, step, "idle", 120 - (more_ms if rank in ranks else 0))
+        made.rows["slow_steps"] = [slow_step(step, **{**parts, **given}) for step in (4, 11)]
+        return report(made)
+
+    on_hosts = slowed(range(4), measured_on="host")
+    assert on_hosts.verdict.kind == "unexplained"
+    assert (said in on_hosts.verdict.sentence) is is_said
+    assert ("pidstat" in (on_hosts.notes.next_step or "")) is is_said
+    assert said not in slowed(range(3), measured_on="host").verdict.sentence
+    assert "every rank computes" not in slowed(range(4)).verdict.sentence
+
+
 def silence(ms: float, **given: Any) -> dict[str, Any]:
     row = {"rank": 0, "timeline": "host", "kind": "pause", "path": "", "name": "between a and b"}
     return row | {"self_ns": ms * 1e6} | given

@@ -209,6 +209,8 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
         or _exchanged(facts, limits)
         or _computed(facts, limits, (1 + least) * typical)
     )
+    slowed = "" if explained else _slowed(facts, limits)
+    explained = explained or slowed
     told = sorted({(int(r["capture_id"]), int(r["step"])) for r in facts.of("slow_steps")})
     if told and not explained:  # what explains them says which they are
         often = how_often([step for _, step in told], len(durs)).removeprefix("in ")
@@ -217,7 +219,9 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
         "unexplained",
         f"{said}, {seconds((fmean(durs) - typical) / 1e9)} a step on average."
         f"{explained} No rule here found the reason.",
-        "profile a longer window that spans several slow steps, with Python stacks",
+        "see what else ran on the hosts then (pidstat, /proc/pressure/cpu), and how long inputs are"
+        if slowed
+        else "profile a longer window that spans several slow steps, with Python stacks",
         above,
     )
 
@@ -347,6 +351,40 @@ def _computed(facts: Facts, limits: ReportThresholds, most_ns: float) -> str:
     return (
         f" {sentence(often)} the device computes for {seconds(more_ns / 1e9)} more: longer inputs, "
         "more microbatches, or work that other steps lack."
+    )
+
+
+def _slowed(facts: Facts, limits: ReportThresholds) -> str:
+    """How much longer every host computes in slow steps, where that takes no more calls."""
+    rows = facts.of("slow_steps")
+    is_more = any(
+        row["collectives_count"] != row["usual_collectives_count"]
+        or row["kind"] not in ("operator", "call", "wait")
+        or row["calls_count"] != row["usual_calls_count"]
+        for row in rows
+    )
+    steps = facts.steps
+    told = {(row["attempt"], row["capture_id"], row["step"]) for row in rows}
+    slow = [key for key in steps.keys if (key.attempt, key.capture_id, key.step) in told]
+    others = [key for key in steps.keys if key not in slow]
+    if facts.has_gpu or is_more or not slow or not others:
+        return ""
+    ratios = []
+    for rank in facts.ranks:
+        slow_ns, other_ns = (
+            [float(steps.by_key[k][rank].compute_ns) for k in keys if rank in steps.by_key[k]]
+            for keys in (slow, others)
+        )
+        if not slow_ns or not other_ns or not median(other_ns):
+            return ""
+        ratios.append(fmean(slow_ns) / median(other_ns))
+    if min(ratios) < limits.min_slowed_ratio:
+        return ""
+    often = how_often([key.step for key in sorted(slow)], len(steps))
+    who = "every rank" if len(ratios) > 1 else "the rank"
+    return (
+        f" {sentence(often)} {who} computes {min(ratios):.1f}x as long or longer, for as many "
+        "calls: longer inputs, or cores that something else used or that were slower then."
     )
 
 

@@ -33,7 +33,7 @@ WITH
                 WHEN starts_with(name, 'FSDP::all_gather') THEN 'gather'
                 WHEN starts_with(name, 'Optimizer.step#') THEN 'update'
                 WHEN name = 'FSDP::root_pre_forward' THEN 'forward'
-                ELSE 'after'
+                ELSE 'backward'
             END AS kind
         FROM annotation
         WHERE
@@ -48,10 +48,10 @@ WITH
     gathers AS (
         SELECT
             g.*,
-            within.kind IS NOT NULL AND g.handed_ns < within.end_ns AS is_own,
-            passes.kind = 'after' AS is_after,
+            coalesce(g.handed_ns < within.end_ns, FALSE) AS is_own,
+            passes.kind = 'backward' AS is_after,
             update.start_ns AS update_ns,
-            update.start_ns IS NOT NULL AND g.handed_ns < update.end_ns AS is_updating
+            coalesce(g.handed_ns < update.end_ns, FALSE) AS is_updating
         FROM handed_over('all_gather') AS g
         ASOF LEFT JOIN (FROM ranges WHERE kind = 'gather') AS within
             ON
@@ -59,7 +59,7 @@ WITH
                 AND within.rank = g.rank
                 AND within.capture_id = g.capture_id
                 AND within.start_ns <= g.handed_ns
-        ASOF LEFT JOIN (FROM ranges WHERE kind IN ('forward', 'after')) AS passes
+        ASOF LEFT JOIN (FROM ranges WHERE kind IN ('forward', 'backward')) AS passes
             ON
                 passes.attempt = g.attempt
                 AND passes.rank = g.rank

@@ -227,12 +227,12 @@ def test_slow_steps_that_nothing_explains_are_named(
 def test_hosts_that_all_compute_longer_for_as_many_calls_are_told(
     make_job: MakeJob, more_ms: int, given: dict[str, Any], is_said: bool
 ) -> None:
-    said = "In steps 4,11 (2 of 20) every rank computes 1.3x as long or longer, for as many calls"
+    said = "In steps 4,11 (2 of 20) every rank computes 1.3x as long or longer, with as many"
     parts = {"kind": "operator", "calls_count": 1, "usual_calls_count": 1, "part_ns": 1e6}
 
     def slowed(ranks: Sequence[int], **job: Any) -> Report:
         made = make_job(steps_count=20, idle_ms=0, **job)  # 90 ms computing
-        for rank in range(4):
+        for rank in range(made.ranks_count):
             for step in (4, 11):
                 made.add(rank, step, "compute", more_ms if rank in ranks else 0)
                 made.add(rank, step, "idle", 120 - (more_ms if rank in ranks else 0))
@@ -245,6 +245,8 @@ def test_hosts_that_all_compute_longer_for_as_many_calls_are_told(
     assert ("pidstat" in (on_hosts.notes.next_step or "")) is is_said
     assert said not in slowed(range(3), measured_on="host").verdict.sentence
     assert "every rank computes" not in slowed(range(4)).verdict.sentence
+    alone = slowed(range(1), ranks_count=1, measured_on="host").verdict.sentence
+    assert ("the rank computes 1.3x" in alone) is is_said
 
 
 def silence(ms: float, **given: Any) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class ReportThresholds(KernelThresholds, SilenceThresholds):
         0.8, "of what slow steps take longer, that the device computes more, to be why"
     )
     min_slowed_ratio: float = threshold(
-        1.3, "of a host's computing in slow steps over the others', on each rank, for as many calls"
+        1.3, "of a host's computing in slow steps over the others', on each rank: beyond noise"
     )
     min_in_few_ratio: float = threshold(
         0.8, "of all idle time in long steps, for it to be said of these and not of all"

@@ -209,11 +209,11 @@ def slow_steps(facts: Facts, limits: ReportThresholds) -> Judgement | None:
         or _exchanged(facts, limits)
         or _computed(facts, limits, (1 + least) * typical)
     )
-    slowed = "" if explained else _slowed(facts, limits)
+    told = _told_keys(facts)
+    slowed = "" if explained else _slowed(facts, limits, told)
     explained = explained or slowed
-    told = sorted({(int(r["capture_id"]), int(r["step"])) for r in facts.of("slow_steps")})
     if told and not explained:  # what explains them says which they are
-        often = how_often([step for _, step in told], len(durs)).removeprefix("in ")
+        often = how_often([key.step for key in told], len(durs)).removeprefix("in ")
         said = f"{sentence(often)} take{'s' if len(told) == 1 else ''} {up_to}"
     return say(
         "unexplained",
@@ -354,18 +354,22 @@ def _computed(facts: Facts, limits: ReportThresholds, most_ns: float) -> str:
     )
 
 
-def _slowed(facts: Facts, limits: ReportThresholds) -> str:
-    """How much longer every host computes in slow steps, where that takes no more calls."""
-    rows = facts.of("slow_steps")
+def _told_keys(facts: Facts) -> list[StepKey]:
+    """The steady steps that slow_steps gives, in order."""
+    told = {StepKey.of(row) for row in facts.of("slow_steps")}
+    return sorted(told.intersection(facts.steps.keys))
+
+
+def _slowed(facts: Facts, limits: ReportThresholds, slow: Sequence[StepKey]) -> str:
+    """How much longer every host computes in slow steps, where neither collectives nor calls of
+    what takes most longer are more than usual."""
     is_more = any(
         row["collectives_count"] != row["usual_collectives_count"]
         or row["kind"] not in ("operator", "call", "wait")
         or row["calls_count"] != row["usual_calls_count"]
-        for row in rows
+        for row in facts.of("slow_steps")
     )
     steps = facts.steps
-    told = {(row["attempt"], row["capture_id"], row["step"]) for row in rows}
-    slow = [key for key in steps.keys if (key.attempt, key.capture_id, key.step) in told]
     others = [key for key in steps.keys if key not in slow]
     if facts.has_gpu or is_more or not slow or not others:
         return ""
@@ -380,11 +384,12 @@ def _slowed(facts: Facts, limits: ReportThresholds) -> str:
         ratios.append(fmean(slow_ns) / median(other_ns))
     if min(ratios) < limits.min_slowed_ratio:
         return ""
-    often = how_often([key.step for key in sorted(slow)], len(steps))
+    often = how_often([key.step for key in slow], len(steps))
     who = "every rank" if len(ratios) > 1 else "the rank"
     return (
-        f" {sentence(often)} {who} computes {min(ratios):.1f}x as long or longer, for as many "
-        "calls: longer inputs, or cores that something else used or that were slower then."
+        f" {sentence(often)} {who} computes {min(ratios):.1f}x as long or longer, with as many "
+        "collectives, and calls of what grew most: longer inputs, or cores that something else "
+        "used or that were slower then."
     )
 
 

@@ -68,10 +68,15 @@ CAPTURE = "tracekit job RUN -o job.toml   then correct it and give it with --job
 ROUNDS = "gradient_rounds"
 BUFFERS = "buffer_broadcasts"
 GATHERS = "shard_gathers"
-FSDP2 = "FSDP2"
-"""As gradient_rounds calls it."""
-_KEPT = ", where each rank has the memory to keep whole gradients until then"
-REDUCTIONS = ("all_reduce", "reduce_scatter")
+ACCUMULATING = {
+    "DistributedDataParallel": ("", "accumulate with no_sync() in all but the last microbatch"),
+    "FSDP2": (
+        ", where each rank has the memory to keep whole gradients until then",
+        "set_requires_gradient_sync(False) in all but the last microbatch, where the memory for "
+        "whole gradients is there",
+    ),
+}
+"""By wrapper, as gradient_rounds calls it: what it takes to reduce once, and how."""
 STATED = ("tp", "cp", "ep")
 """Families whose size the traces show without doubt: others share their groups or pair up."""
 NEVER = ("broadcast", "barrier", "gather", "scatter", "reduce", "recv", "unknown")
@@ -280,31 +285,21 @@ def _repeated(
         return []
     if not all(_is_repeating(row, limits) for row in rounds):
         return []
-    reductions = [
-        row
-        for row in rows
-        if row["op"] in REDUCTIONS and row["calls_per_step"] and row["group_kind"] not in STATED
-    ]
-    if not reductions or any(row["expected_bytes"] is not None for row in reductions):
+    reductions = _unexpected(rows, "all_reduce", "reduce_scatter")
+    if not reductions:
         return []
-    largest = max(reductions, key=lambda r: (r["bytes_per_step"] or 0.0, r["calls_per_step"]))
     wrapper = str(rounds[0]["wrapper"])
+    condition, remedy = ACCUMULATING[wrapper]
     repeated = Mismatch(
         what="repeated",
         says=f"Gradients are reduced after each of {fewest} forward passes of {wrapper} to one "
-        "step of the optimizer; once, after the last, is enough"
-        f"{_KEPT if wrapper == FSDP2 else ''}.",
-        row=largest,
+        f"step of the optimizer; once, after the last, is enough{condition}.",
+        row=_largest(reductions),
         saved_ratio=1 - 1 / fewest,
         value=float(fewest),
         unit="count",
         expected=1.0,
-        remedy=(
-            "set_requires_gradient_sync(False) in all but the last microbatch, where the memory "
-            "for whole gradients is there"
-            if wrapper == FSDP2
-            else "accumulate with no_sync() in all but the last microbatch",
-        ),
+        remedy=(remedy,),
         rows=tuple(rounds),
         query=ROUNDS,
         basis="what follows each forward pass, on every rank",
@@ -320,17 +315,13 @@ def _buffers(
     """What DistributedDataParallel broadcasts before its forward passes, on every rank, where that
     is much and no description says that something is to be broadcast."""
     of_ranks = facts.of(BUFFERS)
-    broadcasts = [
-        row
-        for row in rows
-        if row["op"] == "broadcast" and row["bytes_per_step"] and row["group_kind"] not in STATED
-    ]
+    broadcasts = [row for row in _unexpected(rows, "broadcast") if row["bytes_per_step"]]
     if {int(row["rank"]) for row in of_ranks} != set(facts.ranks) or len(broadcasts) != 1:
         return []
     (row,) = broadcasts
     per_step, total = float(row["bytes_per_step"]), _total(rows)
     is_sent = all(float(r["sent_ratio"] or 0.0) >= limits.min_buffers_ratio for r in of_ranks)
-    if row["expected_bytes"] is not None or not is_sent:
+    if not is_sent:
         return []
     if per_step < max(limits.min_bytes_ratio * total, 1.0):
         return []
@@ -357,27 +348,22 @@ def _gathers(
     """What is gathered of the shards of FSDP2 after each backward pass, on every rank, where that
     is much and no description says how much is to be gathered."""
     of_ranks = facts.of(GATHERS)
-    gathers = [
-        row
-        for row in rows
-        if row["op"] == "all_gather" and row["calls_per_step"] and row["group_kind"] not in STATED
-    ]
+    gathers = _unexpected(rows, "all_gather")
     if {int(row["rank"]) for row in of_ranks} != set(facts.ranks) or not gathers:
-        return []
-    if any(row["expected_bytes"] is not None for row in gathers):
         return []
     if not all(_is_gathering(row, limits) for row in of_ranks):
         return []
     first = of_ranks[0]
     per_update = float(first["given_bytes"]) / int(first["gathering_count"])
-    steps = len(facts.steps.keys)
-    spans = [float(r["span_ns"]) * min(1.0, int(r["updates_count"]) / steps) for r in of_ranks]
+    spans = [
+        float(row["span_ns"]) * _updates_ratio(facts, int(row["updates_count"])) for row in of_ranks
+    ]
     again = Mismatch(
         what="gathers",
         says=f"{_bytes(per_update)} of shards a rank are gathered again after each backward pass "
         "of FSDP2, outside the optimizer's step, as full_tensor(), norms of whole parameters or a "
         f"state dict do: {share(first['given_ratio'])} of all that is given to gathers.",
-        row=max(gathers, key=lambda r: (r["bytes_per_step"] or 0.0, r["calls_per_step"])),
+        row=_largest(gathers),
         saved_ratio=median(float(row["spent_ratio"]) for row in of_ranks),
         value=per_update,
         remedy=(
@@ -408,8 +394,28 @@ def _copies_ns(facts: Facts, rounds: Sequence[Row]) -> float:
     # The capture cuts the first update: it is not counted, and has copies like the others.
     updates = min(int(row["updates_count"]) for row in rounds) + 1
     per_update = median(float(row["copies_ns"] or 0.0) for row in rounds)
+    return per_update * _updates_ratio(facts, updates)
+
+
+def _updates_ratio(facts: Facts, updates: int) -> float:
+    """Updates of a steady step, one at most."""
     steps = len(facts.steps.keys)
-    return per_update * min(1.0, updates / steps) if steps else 0.0
+    return min(1.0, updates / steps) if steps else 0.0
+
+
+def _unexpected(rows: Sequence[Row], *operations: str) -> list[Row]:
+    """What steps send by these operations, but for tensors of stated families; nothing where a
+    description says how many bytes any of it should have."""
+    found = [
+        row
+        for row in rows
+        if row["op"] in operations and row["calls_per_step"] and row["group_kind"] not in STATED
+    ]
+    return [] if any(row["expected_bytes"] is not None for row in found) else found
+
+
+def _largest(rows: Sequence[Row]) -> Row:
+    return max(rows, key=lambda row: (row["bytes_per_step"] or 0.0, row["calls_per_step"]))
 
 
 def _is_repeating(row: Row, limits: TrafficMismatchThresholds) -> bool:
@@ -616,9 +622,9 @@ def _finding(
     assumed = sorted({name for m in several for name in m.assumed})
     steps = facts.steps
     parts = [(*_exposed_ns(facts, m.row), m) for m in several]
+    is_in_turn = worst.span_ns > 0 and not facts.has_gpu  # all of one kind are, or none
     cost_ns = sum(
-        m.span_ns if m.span_ns and not facts.has_gpu else (ns + m.copies_ns) * m.saved_ratio
-        for ns, _, m in parts
+        m.span_ns if is_in_turn else (ns + m.copies_ns) * m.saved_ratio for ns, _, m in parts
     )
     most_ns = sum(
         max((most + m.copies_ns) * max(m.saved_ratio, m.most_saved_ratio), m.span_ns)
@@ -630,7 +636,7 @@ def _finding(
     cap = Severity.NOTE if assumed else Severity.MAJOR
     settle = f" Give {listed(assumed)} in the job description to settle it." if assumed else ""
     copies = ", copies of gradients among them" if any(m.copies_ns for m in several) else ""
-    took = "go into it" if worst.span_ns and not facts.has_gpu else "are not hidden"
+    took = "go into it" if is_in_turn else "are not hidden"
     cost = f" {seconds(cost_ns / 1e9)} a step {took}{copies}." if impact.s_per_step else ""
     scope = Scope(groups=(worst.kind,))
     return facts.finding(

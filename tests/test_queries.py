@@ -19,7 +19,8 @@ A case file ``tests/cases/<subject>.<name>.md`` holds cases like::
     ```
 
 Columns that a row leaves out are null, but for those in ``DEFAULTS``. ``expect`` may name some of
-the query's columns. With TRACEKIT_UPDATE_GOLDEN=1 its rows are rewritten: read the diff.
+the query's columns. Files of GPU samples are in ``source_context``, as in every run. With
+TRACEKIT_UPDATE_GOLDEN=1 the expected rows are rewritten: read the diff.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ def read_cases(text: str) -> list[Case]:
             cases[-1].is_by_eye = True
         elif line.startswith("```"):
             raise ValueError(f"a block that belongs to nothing: {line}")
+    for case in cases:
+        if "gpu_sample" in case.given:
+            _add_files(case.given.setdefault("source_context", []), case.given["gpu_sample"])
     return cases
 
 
@@ -100,6 +104,14 @@ def _rows(name: str, text: str) -> list[dict[str, object]]:
         given = {key: value or None for key, value in row.items()}
         rows.append({k: v for k, v in defaults.items() if k in columns} | given)
     return rows
+
+
+def _add_files(context: list[dict[str, object]], samples: Sequence[Mapping[str, object]]) -> None:
+    known = {row["source_id"] for row in context}
+    for row in samples:
+        if row["source_id"] not in known:
+            known.add(row["source_id"])
+            context.append({name: row.get(name) for name in ("source_id", "clock_id", "host")})
 
 
 def _shown(value: object) -> str:

@@ -6,14 +6,12 @@
 -- more. Shares and period are of what --since and --until select; a period of which no repeat is
 -- seen there is null.
 --
--- reads: gpu_sample, gpu, run, clock, activity_period, activity_step
+-- reads: gpu_sample, gpu_counter_summary, source_context, gpu, run, clock, activity_period,
+--     activity_step
 -- needs: gpu_sample, activity_period
 -- grain: attempt, gpu_id
 -- asked: report
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
--- param: least_active_ratio DOUBLE = 0.2 : SM or graphics activity from which a reading is busy.
--- param: least_utilisation_ratio DOUBLE = 0.5 : The same of utilisation, which counts a kernel that
---     waits as work.
 -- param: most_idle_ratio DOUBLE = 0.05 : A GPU with no larger share of busy readings is idle.
 -- param: least_samples_count BIGINT = 10 : Readings below which its load is not said.
 -- column: gpu_id VARCHAR : GPU, as in gpu_counters; of a host that nobody named, with its file.
@@ -24,7 +22,8 @@
 -- column: alike_count BIGINT : Other GPUs of the same load; null as load.
 -- column: load_counter VARCHAR : sm_active, else graphics_active, else gpu_utilisation.
 -- column: samples_count BIGINT : Readings of that; null where there is none.
--- column: busy_ratio DOUBLE : Share of them that are busy, 0..1.
+-- column: busy_ratio DOUBLE : Share of them that are busy, 0..1: SMs or graphics active for 0.2 of
+--     the time, or utilised for 0.5, which counts a kernel that waits as work.
 -- column: idle_ratio DOUBLE : Share of them that are not.
 -- column: first_ns BIGINT : Moment of the first of all readings used here.
 -- column: span_ns BIGINT : From that to the last.
@@ -44,29 +43,22 @@
 -- column: attempt INTEGER : Null: attempts are known from traces only.
 -- source: tracekit/derive/counter_period.py for the period.
 WITH
-    -- Grouped as the samples name their GPUs, and named afterwards: a day has 100 million of them.
+    -- Named after they are summed up: a day has 100 million samples.
     sums AS (
         SELECT
-            key, attempt, counter,
-            count(*) AS samples_count,
-            sum(value) AS total,
-            count(*) FILTER (
-                value >= if(
-                    counter = 'gpu_utilisation', $least_utilisation_ratio, $least_active_ratio
-                )
-            ) AS busy_count,
-            min(time_ns) AS first_ns,
-            max(time_ns) AS last_ns
-        FROM gpu_readings_raw($slack_ns)
+            key, attempt, counter, first_ns, last_ns,
+            values_count AS samples_count,
+            total_value AS total,
+            if(counter = 'gpu_utilisation', utilised_count, active_count) AS busy_count
+        FROM gpu_summaries($slack_ns)
         WHERE
             kind = 'gauge'
-            AND value IS NOT NULL
+            AND values_count > 0
             AND counter IN (
                 'sm_active', 'graphics_active', 'gpu_utilisation', 'power', 'nvlink_tx',
                 'nvlink_rx', 'pcie_tx', 'pcie_rx'
             )
             AND EXISTS (SELECT 1 FROM activity_period)
-        GROUP BY key, attempt, counter
     ),
     counted AS (
         SELECT

@@ -3,7 +3,7 @@
 -- Corrected and uncorrected memory errors, replays, link recoveries, energy: only their growth says
 -- something of this job; the total says something of the board.
 --
--- reads: gpu_sample, gpu, run, clock, clock_offset
+-- reads: gpu_sample, gpu_counter_summary, source_context, gpu, run, clock, clock_offset
 -- grain: attempt, gpu_id, counter
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- column: gpu_id VARCHAR : GPU: UUID, else host and address, else host and index.
@@ -27,64 +27,27 @@
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
-    -- Most counters never move, and their readings need not be put in order: they are told first.
-    raw AS (
-        SELECT
-            key, attempt, counter,
-            min(unit) AS unit,
-            count(*) AS samples_count,
-            min(counted) AS least,
-            max(counted) AS most,
-            min(time_ns) AS first_ns,
-            max(time_ns) AS last_ns,
-            min((source_id, place)) AS spot
-        FROM gpu_readings_raw($slack_ns)
-        WHERE kind = 'cumulative'
-        GROUP BY key, attempt, counter
-    ),
     series AS MATERIALIZED (
         SELECT
-            hash(raw.attempt, gpu.gpu_id, raw.counter) AS key,
-            raw.attempt,
+            gpu_series_key(summary.attempt, gpu.gpu_id, summary.counter) AS key,
+            summary.attempt,
             gpu.gpu_id,
-            raw.counter,
-            min(raw.unit) AS unit,
-            CAST(sum(raw.samples_count) AS BIGINT) AS samples_count,
-            min(raw.least) AS least,
-            max(raw.most) AS most,
-            max(raw.last_ns) - min(raw.first_ns) AS span_ns,
-            min(raw.spot) AS spot
-        FROM raw
+            summary.counter,
+            any_value(summary.unit) AS unit,
+            CAST(sum(summary.samples_count) AS BIGINT) AS samples_count,
+            max(summary.max_counted) AS most,
+            max(summary.last_ns) - min(summary.first_ns) AS span_ns,
+            min(summary.first_spot) AS spot
+        FROM gpu_summaries($slack_ns) AS summary
         JOIN keyed_gpus() AS gpu USING (key)
-        GROUP BY raw.attempt, gpu.gpu_id, raw.counter
-    ),
-    -- As a list, because that is one row to DuckDB's planner: it then puts these few into a hash
-    -- table and not all readings, which takes several times the memory.
-    moving AS (
-        SELECT
-            unnest(
-                list({attempt: attempt, gpu_id: gpu_id, counter: counter, key: key}),
-                recursive := true
-            )
-        FROM series
-        WHERE least < most
+        WHERE summary.kind = 'cumulative'
+        GROUP BY summary.attempt, gpu.gpu_id, summary.counter
     ),
     -- Read again wherever they are asked for: a copy of a day's takes more than all else.
     readings AS NOT MATERIALIZED (
-        SELECT
-            moving.key,
-            placed.source_id,
-            placed.clock_id,
-            placed.place,
-            placed.time_ns,
-            placed.counted,
-            CAST(NULL AS UBIGINT) AS limit_count
-        FROM gpu_readings($slack_ns) AS placed
-        JOIN moving
-            ON moving.attempt IS NOT DISTINCT FROM placed.attempt
-            AND moving.gpu_id = placed.gpu_id
-            AND moving.counter = placed.counter
-        WHERE placed.kind = 'cumulative'
+        SELECT key, source_id, clock_id, place, time_ns, counted, limit_count
+        FROM gpu_moving_readings($slack_ns, NULL)
+        WHERE kind = 'cumulative'
     ),
     moved AS (
         SELECT
@@ -94,7 +57,8 @@ WITH
                 AS last_value,
             count(*) FILTER (event = 'reset') AS resets_count,
             arg_max(
-                (source_id, place), (coalesce(CAST(delta_count AS DOUBLE), -1), -source_id, -place)
+                source_id * 1099511627776 + place,
+                (coalesce(CAST(delta_count AS DOUBLE), -1), -source_id, -place)
             ) AS spot
         FROM counter_deltas('readings')
         GROUP BY key
@@ -131,8 +95,8 @@ SELECT
     grown.span_ns,
     grown.last_value,
     grown.resets_count,
-    grown.spot[1] AS source_id,
-    grown.spot[2] AS place,
+    CAST(grown.spot // 1099511627776 AS INTEGER) AS source_id,
+    grown.spot % 1099511627776 AS place,
     series.attempt
 FROM series
 JOIN grown USING (key)

@@ -4,7 +4,7 @@
 -- A software power cap at full load is normal, an idle GPU's low clock too; the hardware's reasons
 -- and heat are not.
 --
--- reads: gpu_sample, gpu, run, clock, clock_offset
+-- reads: gpu_sample, gpu_counter_summary, source_context, gpu, run, clock, clock_offset
 -- grain: attempt, gpu_id, event
 -- param: slack_ns BIGINT = 30000000000 : How far the job's window is widened on both sides.
 -- param: min_told_ratio DOUBLE = 0.05 : Share of the time between two readings from which on a
@@ -27,21 +27,11 @@
 -- column: first_ns BIGINT : First sample that says so; where only a counter does, the beginning of
 --     the first time between two readings that it was held for. Null where none.
 -- column: last_ns BIGINT : Last one; of a counter the end of the last such time.
--- column: source_id INTEGER : File of the first sample that says so, else of the last reading.
+-- column: source_id INTEGER : File of the first sample that says so, else of the last reading: of a
+--     counter that never moved, the last in the last of its files.
 -- column: place BIGINT : Its place in that file.
 -- column: attempt INTEGER : Attempt of the job; null where no trace was given.
 WITH
-    readings AS NOT MATERIALIZED (
-        SELECT attempt, gpu_id, counter, source_id, clock_id, place, time_ns, value, counted
-        FROM gpu_readings($slack_ns)
-        WHERE
-            counter = 'clock_event_reasons'
-            OR starts_with(counter, 'clock_event.')
-            OR counter IN (
-                'sw_power_cap_time', 'sync_boost_time', 'sw_thermal_time', 'hw_thermal_time',
-                'hw_power_brake_time', 'thermal_violation', 'power_violation'
-            )
-    ),
     bits AS (
         SELECT unnest([1, 2, 4, 8, 16, 32, 64, 128, 256]) AS bit,
             unnest([
@@ -49,20 +39,28 @@ WITH
                 'sw_thermal', 'hw_thermal', 'hw_power_brake', 'display_clocks'
             ]) AS event
     ),
-    -- A day has millions of samples and a handful of masks: each mask is taken apart once.
-    masks AS (
+    -- A day has millions of samples and a handful of masks: each mask is taken apart once, and
+    -- named after it was counted.
+    raw_masks AS (
         SELECT
+            key,
             attempt,
-            gpu_id,
             counter,
             value,
             count(*) AS samples_count,
             min(time_ns) AS first_ns,
             max(time_ns) AS last_ns,
             min((coalesce(time_ns, 0), source_id, place)) AS spot
-        FROM readings
-        WHERE starts_with(counter, 'clock_event') AND value BETWEEN 0 AND 9007199254740992
-        GROUP BY attempt, gpu_id, counter, value
+        FROM gpu_readings_raw($slack_ns)
+        WHERE
+            (counter = 'clock_event_reasons' OR starts_with(counter, 'clock_event.'))
+            AND value BETWEEN 0 AND 9007199254740992
+        GROUP BY key, attempt, counter, value
+    ),
+    masks AS (
+        SELECT raw_masks.* EXCLUDE (key), gpu.gpu_id
+        FROM raw_masks
+        JOIN keyed_gpus() AS gpu USING (key)
     ),
     said AS (
         SELECT
@@ -91,51 +89,38 @@ WITH
         FROM said
         GROUP BY attempt, gpu_id, event
     ),
-    -- Most of these counters never move, and their readings need not be put in order.
     series AS MATERIALIZED (
         SELECT
-            hash(attempt, gpu_id, counter) AS key,
-            attempt,
-            gpu_id,
-            counter,
-            CASE counter
+            gpu_series_key(summary.attempt, gpu.gpu_id, summary.counter) AS key,
+            summary.attempt,
+            gpu.gpu_id,
+            CASE summary.counter
                 WHEN 'thermal_violation' THEN 'thermal'
                 WHEN 'power_violation' THEN 'power'
-                ELSE replace(counter, '_time', '')
+                ELSE replace(summary.counter, '_time', '')
             END AS event,
-            if(count(*) > 1, 0.0, NULL) AS held_ns,
-            min(counted) < max(counted) AS is_moving,
-            max(time_ns) - min(time_ns) AS span_ns,
-            max((coalesce(time_ns, 0), source_id, place)) AS spot
-        FROM readings
-        WHERE counted IS NOT NULL
-        GROUP BY attempt, gpu_id, counter
-    ),
-    -- As a list: one row to the planner, which then holds these few and not all readings.
-    moving AS (
-        SELECT
-            unnest(
-                list({attempt: attempt, gpu_id: gpu_id, counter: counter, key: key})
-                    FILTER (is_moving),
-                recursive := true
+            if(sum(summary.counted_count) > 1, 0.0, NULL) AS held_ns,
+            min(summary.min_counted) < max(summary.max_counted) AS is_moving,
+            max(summary.last_ns) - min(summary.first_ns) AS span_ns,
+            max(summary.last_spot) AS spot
+        FROM gpu_summaries($slack_ns) AS summary
+        JOIN keyed_gpus() AS gpu USING (key)
+        WHERE
+            summary.counter IN (
+                'sw_power_cap_time', 'sync_boost_time', 'sw_thermal_time', 'hw_thermal_time',
+                'hw_power_brake_time', 'thermal_violation', 'power_violation'
             )
-        FROM series
+            AND summary.counted_count > 0
+        GROUP BY summary.attempt, gpu.gpu_id, summary.counter
     ),
     counters AS NOT MATERIALIZED (
-        SELECT
-            moving.key,
-            readings.source_id,
-            readings.clock_id,
-            readings.place,
-            readings.time_ns,
-            readings.counted,
-            CAST(NULL AS UBIGINT) AS limit_count
-        FROM readings
-        JOIN moving
-            ON moving.attempt IS NOT DISTINCT FROM readings.attempt
-            AND moving.gpu_id = readings.gpu_id
-            AND moving.counter = readings.counter
-        WHERE readings.counted IS NOT NULL
+        FROM gpu_moving_readings(
+            $slack_ns,
+            [
+                'sw_power_cap_time', 'sync_boost_time', 'sw_thermal_time', 'hw_thermal_time',
+                'hw_power_brake_time', 'thermal_violation', 'power_violation'
+            ]
+        )
     ),
     grown AS (
         SELECT
@@ -146,7 +131,9 @@ WITH
             max(time_ns) FILTER (delta_count >= $min_told_ratio * (time_ns - last_time_ns))
                 AS last_ns,
             max(time_ns) - min(time_ns) AS span_ns,
-            max((coalesce(time_ns, 0), source_id, place)) AS spot
+            arg_max(
+                source_id * 1099511627776 + place, (coalesce(time_ns, 0), source_id, place)
+            ) AS spot
         FROM counter_deltas('counters')
         GROUP BY key
     ),
@@ -184,8 +171,8 @@ SELECT
     held.held_ns / nullif(held.span_ns, 0) AS held_ratio,
     coalesce(sampled.first_ns, held.first_ns) AS first_ns,
     coalesce(sampled.last_ns, held.last_ns) AS last_ns,
-    coalesce(sampled.spot[2], held.spot[2]) AS source_id,
-    coalesce(sampled.spot[3], held.spot[3]) AS place,
+    coalesce(sampled.spot[2], CAST(held.spot // 1099511627776 AS INTEGER)) AS source_id,
+    coalesce(sampled.spot[3], held.spot % 1099511627776) AS place,
     each.attempt
 FROM both_kinds AS each
 LEFT JOIN named_gpus() AS names

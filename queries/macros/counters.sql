@@ -235,6 +235,45 @@ if(
 CREATE OR REPLACE MACRO gpu_key(attempt, node, owner, owner_id, device_id, nvml_index) AS
 hash(attempt, node, owner, owner_id, device_id, nvml_index);
 
+-- sampled_gpu_key: The same of a sample; null where it is of a part of a GPU.
+--
+-- What is part of a GPU (a MIG instance, one NVLink) is not the GPU: who joins by the key leaves it
+-- out. A filter would look at the text of each sample, a quarter of a scan's time; what DuckDB
+-- makes a column of it looks at once a name.
+--
+-- param: attempt INTEGER : Attempt of the job; null where no trace was given.
+-- param: node VARCHAR : Machine that the sample names.
+-- param: host VARCHAR : Host of its file.
+-- param: source_id INTEGER : Its file.
+-- param: device_id VARCHAR : UUID or PCI address.
+-- param: nvml_index INTEGER : NVML index.
+-- returns: UBIGINT : The key of the GPU.
+CREATE OR REPLACE MACRO sampled_gpu_key(attempt, node, host, source_id, device_id, nvml_index) AS
+if(
+    contains(device_id, '/'),
+    NULL,
+    gpu_key(
+        attempt,
+        node,
+        if(node IS NULL, host, NULL),
+        if(
+            (node IS NULL AND host IS NULL) OR (device_id IS NULL AND nvml_index IS NULL),
+            source_id,
+            NULL
+        ),
+        device_id,
+        nvml_index
+    )
+);
+
+-- gpu_series_key: One number for a counter of a GPU.
+--
+-- param: attempt INTEGER : Attempt of the job; null where no trace was given.
+-- param: gpu_id VARCHAR : GPU, as ``gpu`` calls it.
+-- param: counter VARCHAR : Canonical name.
+-- returns: UBIGINT : The key.
+CREATE OR REPLACE MACRO gpu_series_key(attempt, gpu_id, counter) AS hash(attempt, gpu_id, counter);
+
 -- keyed_gpus: The sampled GPUs with the key by which their samples name them.
 --
 -- reads: gpu
@@ -288,9 +327,7 @@ GROUP BY attempt, gpu_id;
 --
 -- The job's window is widened by slack_ns on both sides: a collector that looks every 30 s may have
 -- looked just before and just after. Only samples on a clock since the epoch stand beside the job;
--- without traces all samples count. What is part of a GPU (a MIG instance, one NVLink) is not the
--- GPU and has no key: who joins by the key leaves it out. A filter would look at the text of each
--- reading, a quarter of a scan's time; what DuckDB makes a column of it looks at once a name.
+-- without traces all samples count. What is of a part of a GPU has no key.
 --
 -- param: slack_ns BIGINT : Widens the job's window on both sides, in ns.
 -- reads: gpu_sample, run, clock
@@ -304,22 +341,13 @@ WITH
         FROM attempt_windows()
     )
 SELECT
-    if(
-        contains(samples.device_id, '/'),
-        NULL,
-        gpu_key(
-            windows.attempt,
-            samples.node,
-            if(samples.node IS NULL, samples.host, NULL),
-            if(
-                (samples.node IS NULL AND samples.host IS NULL)
-                OR (samples.device_id IS NULL AND samples.nvml_index IS NULL),
-                samples.source_id,
-                NULL
-            ),
-            samples.device_id,
-            samples.nvml_index
-        )
+    sampled_gpu_key(
+        windows.attempt,
+        samples.node,
+        samples.host,
+        samples.source_id,
+        samples.device_id,
+        samples.nvml_index
     ) AS key,
     windows.attempt,
     samples.counter,
@@ -339,6 +367,188 @@ JOIN windows
         clock.basis = 'epoch'
         AND samples.time_ns BETWEEN windows.start_ns AND windows.end_ns
     );
+
+-- gpu_summaries: What the samples of each counter of each GPU come to while the job ran.
+--
+-- Of files that lie inside its window, or outside, the summary says it that was made when they were
+-- read, and their samples, tens of millions, are not looked at; of others, and of whatever is
+-- selected, the samples do. Who wants GPUs by name joins keyed_gpus().
+--
+-- param: slack_ns BIGINT : Widens the job's window on both sides, in ns.
+-- reads: gpu_sample, gpu_counter_summary, source_context, run, clock
+-- columns: key UBIGINT, attempt INTEGER, counter VARCHAR, kind VARCHAR, unit VARCHAR,
+--     samples_count BIGINT, timed_count BIGINT, first_ns BIGINT, last_ns BIGINT,
+--     first_spot BIGINT, last_spot BIGINT, values_count BIGINT, min_value DOUBLE,
+--     max_value DOUBLE, timed_max_value DOUBLE, total_value DOUBLE, active_count BIGINT,
+--     utilised_count BIGINT, counted_count BIGINT, min_counted UBIGINT, max_counted UBIGINT
+CREATE OR REPLACE MACRO gpu_summaries(slack_ns) AS TABLE
+WITH
+    files AS (
+        SELECT
+            summary.source_id,
+            any_value(clock.basis) IS NOT DISTINCT FROM 'epoch' AS is_dated,
+            min(summary.first_ns) AS first_ns,
+            max(summary.last_ns) AS last_ns,
+            bool_and(summary.timed_count = summary.samples_count) AS is_timed,
+            bool_and(summary.timed_count IN (0, summary.samples_count)) AS is_told
+        FROM gpu_counter_summary AS summary
+        JOIN source_context AS context USING (source_id)
+        LEFT JOIN clock ON clock.clock_id = context.clock_id
+        GROUP BY summary.source_id
+    ),
+    placed AS (
+        SELECT
+            files.source_id,
+            windows.attempt,
+            files.is_told
+            AND (
+                windows.start_ns IS NULL
+                OR (
+                    files.is_dated AND files.is_timed
+                    AND files.first_ns >= windows.start_ns - slack_ns
+                    AND files.last_ns <= windows.end_ns + slack_ns
+                )
+            ) AS is_inside,
+            files.is_told
+            AND windows.start_ns IS NOT NULL
+            AND (
+                NOT files.is_dated
+                OR files.first_ns IS NULL
+                OR files.first_ns > windows.end_ns + slack_ns
+                OR files.last_ns < windows.start_ns - slack_ns
+            ) AS is_outside
+        FROM files
+        CROSS JOIN attempt_windows() AS windows
+    ),
+    -- Files whose samples must be asked.
+    cut AS (
+        SELECT source_id
+        FROM placed
+        GROUP BY source_id
+        HAVING NOT bool_and(is_inside OR is_outside)
+        UNION ALL
+        SELECT source_id
+        FROM source_context
+        WHERE NOT EXISTS (SELECT 1 FROM gpu_counter_summary)
+    ),
+    told AS (
+        SELECT
+            sampled_gpu_key(
+                placed.attempt,
+                summary.node,
+                context.host,
+                summary.source_id,
+                summary.device_id,
+                summary.nvml_index
+            ) AS key,
+            placed.attempt,
+            summary.* EXCLUDE (
+                source_id, node, device_id, nvml_index, time_source, first_place, last_place
+            ),
+            summary.source_id * 1099511627776 + summary.first_place AS first_spot,
+            summary.source_id * 1099511627776 + summary.last_place AS last_spot,
+            if(summary.timed_count > 0, summary.max_value, NULL) AS timed_max_value
+        FROM gpu_counter_summary AS summary
+        JOIN source_context AS context USING (source_id)
+        JOIN placed USING (source_id)
+        WHERE placed.is_inside AND summary.source_id NOT IN (SELECT source_id FROM cut)
+    ),
+    asked AS (
+        SELECT
+            key, attempt, counter, kind,
+            any_value(unit) AS unit,
+            count(*) AS samples_count,
+            count(time_ns) AS timed_count,
+            min(time_ns) AS first_ns,
+            max(time_ns) AS last_ns,
+            min(source_id * 1099511627776 + place) AS first_spot,
+            max(source_id * 1099511627776 + place) AS last_spot,
+            count(value) AS values_count,
+            min(value) AS min_value,
+            max(value) AS max_value,
+            max(value) FILTER (time_ns IS NOT NULL) AS timed_max_value,
+            sum(value) AS total_value,
+            count_if(value >= 0.2) AS active_count,
+            count_if(value >= 0.5) AS utilised_count,
+            count(counted) AS counted_count,
+            min(counted) AS min_counted,
+            max(counted) AS max_counted
+        FROM gpu_readings_raw(slack_ns)
+        WHERE source_id IN (SELECT source_id FROM cut)
+        GROUP BY key, attempt, counter, kind
+    )
+SELECT
+    key, attempt, counter, kind,
+    any_value(unit) AS unit,
+    CAST(sum(samples_count) AS BIGINT) AS samples_count,
+    CAST(sum(timed_count) AS BIGINT) AS timed_count,
+    min(first_ns) AS first_ns,
+    max(last_ns) AS last_ns,
+    min(first_spot) AS first_spot,
+    max(last_spot) AS last_spot,
+    CAST(sum(values_count) AS BIGINT) AS values_count,
+    min(min_value) AS min_value,
+    max(max_value) AS max_value,
+    max(timed_max_value) AS timed_max_value,
+    sum(total_value) AS total_value,
+    CAST(sum(active_count) AS BIGINT) AS active_count,
+    CAST(sum(utilised_count) AS BIGINT) AS utilised_count,
+    CAST(sum(counted_count) AS BIGINT) AS counted_count,
+    min(min_counted) AS min_counted,
+    max(max_counted) AS max_counted
+FROM (FROM told UNION ALL BY NAME FROM asked)
+GROUP BY key, attempt, counter, kind;
+
+-- gpu_moving_readings: Readings of those cumulative counters of GPUs that move while the job ran.
+--
+-- Most never do, and nothing can be told of these by putting their readings in order. For
+-- counter_deltas; ``key`` is what gpu_series_key gives, one for a GPU by whatever name.
+--
+-- param: slack_ns BIGINT : Widens the job's window on both sides, in ns.
+-- param: only_counters VARCHAR[] : Canonical names of those that are asked for; null: all.
+-- reads: gpu_sample, gpu_counter_summary, source_context, gpu, run, clock
+-- columns: key UBIGINT, counter VARCHAR, kind VARCHAR, source_id INTEGER, clock_id INTEGER,
+--     place BIGINT, time_ns BIGINT, counted UBIGINT, limit_count UBIGINT
+CREATE OR REPLACE MACRO gpu_moving_readings(slack_ns, only_counters) AS TABLE
+WITH
+    named AS (
+        SELECT
+            summary.key AS raw_key,
+            summary.counter,
+            gpu_series_key(summary.attempt, gpu.gpu_id, summary.counter) AS key,
+            min(min(summary.min_counted)) OVER series < max(max(summary.max_counted)) OVER series
+                AS is_moving
+        FROM gpu_summaries(slack_ns) AS summary
+        JOIN keyed_gpus() AS gpu USING (key)
+        WHERE
+            summary.counted_count > 0
+            AND (only_counters IS NULL OR list_contains(only_counters, summary.counter))
+        GROUP BY summary.key, summary.attempt, gpu.gpu_id, summary.counter
+        WINDOW series AS (PARTITION BY summary.attempt, gpu.gpu_id, summary.counter)
+    ),
+    -- As a list, because that is one row to DuckDB's planner: it then puts these few into a hash
+    -- table and not all readings, which takes several times the memory.
+    moving AS (
+        SELECT
+            unnest(
+                list({raw_key: raw_key, counter: counter, key: key}) FILTER (is_moving),
+                recursive := true
+            )
+        FROM named
+    )
+SELECT
+    moving.key,
+    readings.counter,
+    readings.kind,
+    readings.source_id,
+    readings.clock_id,
+    readings.place,
+    readings.time_ns,
+    readings.counted,
+    CAST(NULL AS UBIGINT) AS limit_count
+FROM gpu_readings_raw(slack_ns) AS readings
+JOIN moving ON moving.raw_key = readings.key AND moving.counter = readings.counter
+WHERE readings.counted IS NOT NULL;
 
 -- gpu_readings: GPU samples while the job ran, with their GPU.
 --

@@ -15,6 +15,7 @@ from tracekit.derive import (
     communicators,
     correlation,
     counter_clock,
+    gpu_summary,
     gpus,
     history,
     inferred_steps,
@@ -239,6 +240,18 @@ def find_operations(given: Given, done: Done) -> Piped:
     return Piped(operations, arrow("rank", fill_coordinates(laid.ranks, operations)))
 
 
+class Summed(Struct, frozen=True):
+    """What the samples of GPUs come to."""
+
+    gpu_counter_summary: pa.Table
+
+
+def sum_up(given: Given, done: Done) -> Summed:
+    """The counters of GPUs, file by file."""
+    corrections = done.of(Aligned).corrections
+    return Summed(gpu_summary.on_the_jobs_clock(given.gpu_counters, corrections))
+
+
 class Gpus(Struct, frozen=True):
     """Whose each sampled GPU is."""
 
@@ -342,6 +355,7 @@ STAGES = (
         reads=("annotation", "collective", "gpu_op", "host_op", "pipeline_timer", "process_group"),
         writes=("pipeline_op", "rank"),
     ),
+    Stage(sum_up, reads=("gpu_sample",), writes=("gpu_counter_summary",), needs=("gpu_sample",)),
     Stage(
         find_gpus,
         reads=("device", "gpu_sample", "log_event", "nccl_comm", "process"),

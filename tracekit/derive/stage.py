@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from tracekit.derive import gpu_summary
 from tracekit.schema import table
 from tracekit.store import parsed
 
@@ -36,13 +37,20 @@ class Given(Struct, frozen=True, dict=True):
     """Who numbers the calls of communicators; None: this process."""
 
     @cached_property
+    def gpu_counters(self) -> pa.Table:
+        """``gpu_counter_summary``, its times still on the files' own clocks. Samples may be most of
+        a run, so they are looked through once for all who ask for nothing else of them."""
+        return self.con.sql(gpu_summary.TEXT).to_arrow_table()
+
+    @cached_property
     def gpu_names(self) -> pa.Table:
         """The names in ``gpu_sample``, each once: ``source_id``, ``node``, ``device_id``,
-        ``nvml_index`` and ``time_source``. Samples may be most of a run, so they are looked through
-        once for all who ask only for these."""
-        return self.con.sql(
-            "SELECT DISTINCT source_id, node, device_id, nvml_index, time_source FROM gpu_sample"
-        ).to_arrow_table()
+        ``nvml_index`` and ``time_source``."""
+        with relations(self.con, gpu_counters=self.gpu_counters):
+            return self.con.sql(
+                "SELECT DISTINCT source_id, node, device_id, nvml_index, time_source "
+                "FROM gpu_counters"
+            ).to_arrow_table()
 
 
 class Done:

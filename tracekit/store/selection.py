@@ -45,6 +45,9 @@ class Selection(Struct, frozen=True):
 SHARED_TABLES = ("port", "clock")
 """Derived tables whose rank or host says who uses the thing, not whose it is: a port of the network
 and a clock serve the ranks that are left, too, and rows that are left need their names."""
+SUMMARIES = ("gpu_counter_summary",)
+"""Derived tables of which a row sums up all samples of a file: of a part of them it says nothing,
+so where anything is selected they have no rows, and who asks them asks the samples instead."""
 
 _STARTS = ("start_ns", "time_ns", "enqueue_ns", "created_ns")
 _ENDS = ("end_ns", "completed_ns")
@@ -223,6 +226,8 @@ def derived_clauses(of: Table, selection: Selection) -> list[str]:
     """What rows ``v`` of a derived table must meet."""
     if selection.is_empty():
         return []
+    if of.name in SUMMARIES:
+        return ["false"]
     names = {c.name for c in of.columns}
     is_shared = of.name in SHARED_TABLES
     clauses = []

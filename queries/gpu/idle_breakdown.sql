@@ -48,7 +48,7 @@ WITH
             launch_start_ns,
             start_ns,
             max(end_ns) OVER (
-                PARTITION BY attempt, rank, capture_id, device, stream
+                PARTITION BY hash(attempt, rank, capture_id, device, stream)
                 -- Of operations that start together, the earliest launched ends the pause.
                 ORDER BY start_ns, launch_start_ns NULLS LAST, end_ns
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING

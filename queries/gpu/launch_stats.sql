@@ -34,7 +34,7 @@ WITH
             greatest(start_ns - launch_end_ns, 0) AS queue_delay_ns,
             dur_ns,
             max(start_ns + dur_ns) OVER (
-                PARTITION BY attempt, rank, capture_id, device, stream
+                PARTITION BY hash(attempt, rank, capture_id, device, stream)
                 ORDER BY start_ns, launch_start_ns NULLS LAST, dur_ns
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
             ) AS stream_empty_ns

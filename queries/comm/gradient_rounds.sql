@@ -1,8 +1,8 @@
 -- How often replicas reduce their gradients to one update: after which forward passes.
 --
 -- Gradients that several backward passes add up need to be reduced after the last one only.
--- A round lasts from one forward of DistributedDataParallel, or of the root of FSDP2, to the next
--- or to the optimizer's step; what it reduces is what the host hands over meanwhile. Where each
+-- A round lasts from one forward of DistributedDataParallel, or of the root of FSDP (either
+-- generation), to the next or to the optimizer's step; what it reduces is what the host hands over meanwhile. Where each
 -- round reduces as much as the last, gradients are reduced once a round. Updates that the capture
 -- cuts are left out.
 --
@@ -13,7 +13,8 @@
 -- column: rank INTEGER : Global rank.
 -- column: updates_count BIGINT : Updates that were looked at.
 -- column: rounds_count BIGINT : Rounds of each; of the one with fewest.
--- column: wrapper VARCHAR : DistributedDataParallel or FSDP2, as its forwards are called.
+-- column: wrapper VARCHAR : DistributedDataParallel, FullyShardedDataParallel or FSDP2, as its
+--     forwards are called.
 -- column: calls_count BIGINT : All-reduces and reduce-scatters of a round; the fewest.
 -- column: least_calls_ratio DOUBLE : Fewest calls of a round over the most of its update; the worst
 --     update's.
@@ -36,6 +37,8 @@ WITH
             place,
             CASE name
                 WHEN 'DistributedDataParallel.forward' THEN 'DistributedDataParallel'
+                -- The root alone moves its inputs.
+                WHEN 'FullyShardedDataParallel._to_kwargs' THEN 'FullyShardedDataParallel'
                 WHEN 'FSDP::root_pre_forward' THEN 'FSDP2'
             END AS wrapper,
             wrapper IS NULL AS is_update
@@ -44,7 +47,10 @@ WITH
             rank IS NOT NULL
             AND NOT coalesce(is_gpu_twin, FALSE)
             AND (
-                name IN ('DistributedDataParallel.forward', 'FSDP::root_pre_forward')
+                name IN (
+                    'DistributedDataParallel.forward', 'FullyShardedDataParallel._to_kwargs',
+                    'FSDP::root_pre_forward'
+                )
                 OR starts_with(name, 'Optimizer.step#')
             )
     ),

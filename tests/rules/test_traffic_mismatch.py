@@ -534,12 +534,22 @@ def test_what_else_is_gathered_is_not_told(
     assert "job description" in outcome.not_checked[0].needs
 
 
-def test_where_fsdp2_reduces_after_each_pass_its_own_remedy_is_told(make_job: MakeJob) -> None:
+@pytest.mark.parametrize(
+    ("wrapper", "remedy"),
+    [
+        ("FSDP2", "set_requires_gradient_sync(False)"),
+        ("FullyShardedDataParallel", "no_sync()"),
+    ],
+)
+def test_where_fsdp_reduces_after_each_pass_its_own_remedy_is_told(
+    make_job: MakeJob, wrapper: str, remedy: str
+) -> None:
     scattered = {**row("dp", "reduce_scatter", GRADIENTS)}
     made = facts(make_job, scattered, text="", shares={"reduce_scatter": 40})
-    of_rounds = [{**r, "wrapper": "FSDP2"} for r in rounds()]
+    of_rounds = [{**r, "wrapper": wrapper} for r in rounds()]
     (found,) = RULE.run(replace(made, rows={**made.rows, "gradient_rounds": of_rounds})).findings
-    assert "forward passes of FSDP2" in found.summary
+    assert f"forward passes of {wrapper}" in found.summary
     assert "has the memory to keep whole gradients" in found.summary
-    assert "set_requires_gradient_sync(False)" in found.remedy[0]
+    assert remedy in found.remedy[0]
+    assert "memory for whole gradients" in found.remedy[0]
     assert found.impact.s_per_step == pytest.approx(0.040 * 3 / 4)

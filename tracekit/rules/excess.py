@@ -260,17 +260,49 @@ def function_words(row: Row) -> str:
 def passing_pauses(facts: Facts) -> dict[int, list[Row]]:
     """By rank, stretches of its loop with nothing recorded that come and go: neither its peers have
     them in those steps nor itself in the others. Not those in a range beside the training."""
+    least = facts.limits(ExcessThresholds).min_place_ratio
+    return {
+        rank: passing
+        for rank, rows in _pauses_beyond(facts, ["stage"]).items()
+        if (passing := [r for r in rows if r["over_usual_ns"] >= least * r["excess_ns"]])
+    }
+
+
+def lone_pauses(facts: Facts) -> dict[int, list[Row]]:
+    """By rank, those that its peers have not or hardly, in whichever steps: those of its stage, or
+    of all stages where it has none in its own."""
+    least = facts.limits(ExcessThresholds).min_place_ratio
+    return {
+        rank: alone
+        for rank, rows in _pauses_beyond(facts, ["stage", "job"]).items()
+        if (
+            alone := [
+                r
+                for r in rows
+                if r["affected_ns"] - r["affected_peer_ns"] >= least * r["affected_ns"]
+            ]
+        )
+    }
+
+
+def _pauses_beyond(facts: Facts, asked: Sequence[Peers]) -> dict[int, list[Row]]:
+    """By rank, pauses in the training beyond those of the first of ``asked`` that it has."""
     limits = facts.limits(ExcessThresholds)
-    pauses: dict[int, list[Row]] = defaultdict(list)
+    compared: dict[int, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in facts.of(QUERY):
-        if row["kind"] != "pause" or row["peers"] != "stage" or row["excess_ns"] is None:
-            continue
-        excess_ns = float(row["excess_ns"])
-        is_passing = float(row["over_usual_ns"]) >= limits.min_place_ratio * excess_ns
-        is_more = excess_ns > limits.min_excess_mads * float(row["spread_ns"])
-        if is_passing and is_more and is_in_training(facts, row):
-            pauses[int(row["rank"])].append(row)
-    return pauses
+        if row["excess_ns"] is not None:
+            compared[int(row["rank"])][row["peers"]].append(row)
+    return {
+        rank: [
+            row
+            for row in by_peers[peers]
+            if row["kind"] == "pause"
+            and row["excess_ns"] > limits.min_excess_mads * row["spread_ns"]
+            and is_in_training(facts, row)
+        ]
+        for rank, by_peers in compared.items()
+        for peers in [name for name in asked if name in by_peers][:1]
+    }
 
 
 def is_in_training(facts: Facts, row: Row) -> bool:

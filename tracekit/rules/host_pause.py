@@ -11,10 +11,11 @@ How it shows
     where no other rank has such stretches, which then stands in for peers and replay; one that
     does so now and then is held against its own usual delay, which its place makes. Or no rank
     is later than the others over the whole window, but in many steps one or another stands still
-    so: then all of these are named together. Or a rank stands still in some steps only, at one
-    place and about as long each time, and delays the others then, by no more in all than chance has
-    them wait for one another where ranks share cores; the replay must put that above nothing. Or
-    all ranks stand still at once, or the job has one rank: then steps that have the stretch are
+    so: then all of these are named together. Or a rank stands still at one place, about as long
+    each time, in some steps or in all, as its peers do not or hardly (a stage of one rank: as no
+    other stage does), and delays the others then, by no more in all than chance has them wait for
+    one another where ranks share cores; the replay must put that above nothing. Or all ranks stand
+    still at once, or the job has one rank: then steps that have the stretch are
     held against those without it, which are shorter by half of it or more, and a device must be
     idle meanwhile for as much. Where most steps have such stretches, or a step has many, what
     counts is how long the device idles in them until what then begins was launched: in one range or
@@ -65,6 +66,7 @@ from tracekit.rules.excess import (
     Peers,
     function_words,
     is_in_training,
+    lone_pauses,
     passing_pauses,
     python_function,
     where_it_lies,
@@ -113,7 +115,7 @@ def evaluate(facts: Facts, limits: HostPauseThresholds) -> RuleOutcome:
         return facts.lacking(*NO_STEPS)
     slow = late_ranks(facts, limits, lambda rank, ns: _stands_still(facts, rank, ns, limits))
     if not slow:
-        found = _by_turns(facts, limits) or _now_and_then(facts, limits)
+        found = _by_turns(facts, limits) or _at_one_place(facts, limits)
         return RuleOutcome(findings=found) if found else _of_all(facts, limits)
     findings = []
     for late in slow:
@@ -225,15 +227,15 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     )
 
 
-def _now_and_then(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
-    """One finding for each rank that stands still in some steps at one place, about as long each
-    time, and delays the others then, at a cost that the replay puts above nothing. Where all wait
-    for one another by chance as well, as where ranks share cores, such a rank may have no more of
-    all waiting than the others."""
+def _at_one_place(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
+    """One finding for each rank that stands still at one place as its peers do not, about as long
+    each time, and delays the others then, at a cost that the replay puts above nothing. Where all
+    wait for one another by chance as well, as where ranks share cores, such a rank may have no more
+    of all waiting than the others."""
     steps, (delays, beside) = facts.steps, _delays(facts)
     least_count = max(limits.min_late_steps_count, limits.persistent_ratio * len(steps))
     findings = []
-    for rank, rows in passing_pauses(facts).items():
+    for rank, rows in lone_pauses(facts).items():
         row = max(rows, key=lambda r: float(r["excess_ns"]))
         still_ns = float(row["affected_ns"] - row["affected_peer_ns"])
         if float(row["affected_ns"]) < limits.min_alike_ratio * float(row["longest_ns"]):

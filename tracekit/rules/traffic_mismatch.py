@@ -9,7 +9,7 @@ How it shows
     layout sends. *Extra* and *missing*: 5 % of all bytes, in a family that the description rules
     out or demands. *Misplaced*: groups that fit an NVLink domain span several hosts. *Repeated*,
     where a description does not say how many bytes gradients have: on every rank, in three or more
-    updates, each of several forward passes of DistributedDataParallel or FSDP2 to one step of one
+    updates, each of several forward passes of DistributedDataParallel or FSDP to one step of one
     optimizer is followed by reductions of as many bytes as after the others, within a tenth, or,
     where sizes are not known, by half as many calls or more (query gradient_rounds). *Buffers*: 5 %
     of all bytes, and nearly all that is broadcast, is broadcast at the start of forward passes of
@@ -37,7 +37,7 @@ When this is wrong
     as some ways to clip or to measure noise do, or where two models of one size share an optimizer.
     Whole parameters are needed after each update where another program takes them over, as those
     that sample from a policy do.
-    FSDP2 keeps whole gradients where it does not reduce them, and a job may lack that memory.
+    FSDP keeps whole gradients where it does not reduce them, and a job may lack that memory.
     Buffers that replicas change, such as running means, drift apart where they are not sent.
     Without a GPU reductions take time from computing, of which only copies of gradients are in the
     cost.
@@ -68,10 +68,16 @@ CAPTURE = "tracekit job RUN -o job.toml   then correct it and give it with --job
 ROUNDS = "gradient_rounds"
 BUFFERS = "buffer_broadcasts"
 GATHERS = "shard_gathers"
+WHOLE_GRADIENTS = ", where each rank has the memory to keep whole gradients until then"
 ACCUMULATING = {
     "DistributedDataParallel": ("", "accumulate with no_sync() in all but the last microbatch"),
+    "FullyShardedDataParallel": (
+        WHOLE_GRADIENTS,
+        "accumulate with no_sync() in all but the last microbatch, where the memory for whole "
+        "gradients is there",
+    ),
     "FSDP2": (
-        ", where each rank has the memory to keep whole gradients until then",
+        WHOLE_GRADIENTS,
         "set_requires_gradient_sync(False) in all but the last microbatch, where the memory for "
         "whole gradients is there",
     ),

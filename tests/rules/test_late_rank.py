@@ -870,6 +870,23 @@ def test_who_is_far_behind_is_named_alone(make_job: MakeJob) -> None:
     assert [f.scope.ranks for f in found] == [(1,), (2,)]
 
 
+@pytest.mark.parametrize(("alone_ms", "cost_ms"), [(9.9, 40.0), (10.0, 10.0)])
+def test_ranks_far_behind_that_are_one_delay_are_priced_together(
+    make_job: MakeJob, alone_ms: float, cost_ms: float
+) -> None:
+    """Both ranks of a replica wait for its input: without one of them the other is as late. Two
+    delays of their own add up."""
+    job = late_job(make_job, {1: 20, 2: 20}, ranks_count=4)
+    for row in job.rows["straggler"]:
+        row["peer_ratio"] = 1.3 if row["rank"] in (1, 2) else 0.8
+    saved = {(1, 2): 40.0, (1,): alone_ms, (2,): 10.0}
+    found = LATE.run(replace(job.facts(), replay=Replayed(saved, {1: 1.2, 2: 1.2}))).findings
+    assert [f.scope.ranks for f in found] == [(1,), (2,)]
+    joint = {f.impact.joint_ranks for f in found}
+    assert joint == ({(1, 2)} if cost_ms == 40.0 else {()})
+    assert found[0].impact.s_per_step == pytest.approx(cost_ms / 1000)
+
+
 def test_a_replay_that_missed_what_was_measured_names_nobody_else(make_job: MakeJob) -> None:
     """Seen on a pipeline: 24.6 ms by replay for the straggler and the rank behind it, where the
     straggler alone was measured to delay by 86.9."""

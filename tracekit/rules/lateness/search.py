@@ -197,15 +197,19 @@ def _late_together(
         return []
     if named:
         ranks = sorted(late.rank for late in named)
-        alone_ns = replay.saved_ns(ranks)
+        alone_ns = named_ns = replay.saved_ns(ranks)
+        most_ns = limits.max_named_ratio * saved_ns
+        if set(members) <= set(ranks):
+            # All of them are far behind: one delay if one by one they account for little of it.
+            alone_ns = sum(replay.saved_ns([r]) or 0.0 for r in members)
         # Where those that are far behind account for most of it, the others are late beside them.
-        if (alone_ns or 0.0) >= limits.max_named_ratio * saved_ns:
+        if (alone_ns or 0.0) >= most_ns:
             return []
         # A replay that finds little without them misses what they were waited for; or others are
         # as late, and it finds all that was measured where these are taken out with them.
         measured_ns = max(late.cost_ns for late in named)
         is_joint = set(ranks) <= set(members) and saved_ns >= measured_ns
-        if not is_joint and not is_credible(facts, alone_ns, measured_ns, limits):
+        if not is_joint and not is_credible(facts, named_ns, measured_ns, limits):
             return []
     late, delays = _keys_together(facts, members, least), step_delays_ns(facts)
     others = [row for r, row in rows.items() if r not in members]

@@ -134,13 +134,17 @@ def test_pauses_in_a_fetch_count_for_none(
 def test_a_stage_by_itself_that_stands_still_has_no_peers_and_is_named(
     make_job: MakeJob, share_ratio: float, peers: str | None, ms: float, is_named: bool
 ) -> None:
-    """Stages end one another's waiting, so it has less than half of all; no replay is believed."""
+    """Stages end one another's waiting, so it has less than half of all; no replay is believed. At
+    none of three places does it stand still for half of its delay."""
     job = late_job(make_job, {2: 25})
     for row in job.rows["straggler"]:
         others = (1 - share_ratio) / 3
         row |= {"peer_ratio": None, "compute_ratio": None, "slowdown_ratio": None}
         row["lateness_ratio"] = share_ratio if row["rank"] == 2 else others
-    job.rows["excess"] = [part("pause", "between a and b", ms=ms) | {"peers": peers}] * bool(peers)
+    job.rows["excess"] = [
+        part("pause", f"between {place} and x", ms=ms / 3) | {"peers": peers}
+        for place in ("abc" if peers else "")
+    ]
     facts = job.facts()
     assert LATE.run(facts) == RuleOutcome()
     assert [f.scope.ranks for f in PAUSE.run(facts).findings] == ([(2,)] if is_named else [])
@@ -478,8 +482,16 @@ def test_a_rank_of_two_that_stands_still_in_every_step_is_named_where_its_peer_d
     assert all(f.impact.s_per_step == pytest.approx(0.040) for f in found)
 
 
-def test_without_a_replay_a_pause_in_every_step_may_have_cost_nothing(make_job: MakeJob) -> None:
-    assert PAUSE.run(replace(in_every_step(make_job), replay=None)) == RuleOutcome()
+@pytest.mark.parametrize(("delayed_count", "is_named"), [(5, True), (4, False)])
+def test_where_no_replay_can_say_it_delays_the_others_in_half_of_the_steps(
+    make_job: MakeJob, delayed_count: int, is_named: bool
+) -> None:
+    facts = in_every_step(make_job)
+    late = [late_step(0, step, 90) for step in STEPS[:delayed_count]]
+    late += [late_step(1, step, 60) for step in STEPS[5:]]  # as much by chance
+    for replay in (None, Replayed({})):
+        asked = replace(facts, rows={**facts.rows, "late_steps": late}, replay=replay)
+        assert bool(PAUSE.run(asked).findings) is is_named
 
 
 def test_a_stage_of_one_rank_is_held_against_all_others(make_job: MakeJob) -> None:

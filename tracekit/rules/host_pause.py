@@ -4,25 +4,27 @@ What it means
     loop: the process stood still, or ran code that no range names.
 
 How it shows
-    The rank enters collectives last by its own doing (as for late-rank), and half or more of that
-    delay are stretches without operator, call or range, a hundredth of a step or longer, that its
-    peers do not have in the same steps. The finding says between which events they lie, how long
-    they are and in which steps. A stage of a pipeline that is one rank has no peers: it is named
-    where no other rank has such stretches, which then stands in for peers and replay; one that
-    does so now and then is held against its own usual delay, which its place makes. Or no rank
-    is later than the others over the whole window, but in many steps one or another stands still
-    so: then all of these are named together. Or a rank stands still at one place, about as long
-    each time, in some steps or in all, as its peers do not or hardly (a stage of one rank: as no
-    other stage does), and delays the others then, by no more in all than chance has them wait for
-    one another where ranks share cores; the replay must put that above nothing. Or all ranks stand
-    still at once, or the job has one rank: then steps that have the stretch are
-    held against those without it, which are shorter by half of it or more, and a device must be
-    idle meanwhile for as much. Where most steps have such stretches, or a step has many, what
-    counts is how long the device idles in them until what then begins was launched: in one range or
-    between the same two events (code there), beside copies that other steps lack (a save of the
-    state), or at places that change (no CPU, a lock). A rank whose peers left no trace is told only
-    of one or two a step. Of ranks without a GPU nothing is said of what all have in every step: a
-    program that waits where a device would compute has it, too, so the verdict alone names it.
+    The rank enters collectives last by its own doing (as for late-rank), and half or more of
+    that delay are stretches without operator, call or range, a hundredth of a step or longer,
+    that its peers do not have in the same steps. The finding says between which events they
+    lie, how long they are and in which steps. A stage of a pipeline that is one rank has no
+    peers: it is named where no other rank has such stretches, which then stands in for peers
+    and replay; one that does so now and then is held against its own usual delay, which its
+    place makes. Or no rank is later than the others over the whole window, but in many steps
+    one or another stands still so: then all of these are named together. Or a rank stands still
+    at one place, about as long each time, in some steps or in all, as its peers do not or
+    hardly (a stage of one rank: as no other stage does), and delays the others then, by no more
+    in all than chance has them wait for one another where ranks share cores; the replay must
+    put that above nothing, or, where it cannot say, it delays them in half of the steps or
+    more. Or all ranks stand still at once, or the job has one rank: then steps that have the
+    stretch are held against those without it, which are shorter by half of it or more, and a
+    device must be idle meanwhile for as much. Where most steps have such stretches, or a step
+    has many, what counts is how long the device idles in them until what then begins was
+    launched: in one range or between the same two events (code there), beside copies that other
+    steps lack (a save of the state), or at places that change (no CPU, a lock). A rank whose
+    peers left no trace is told only of one or two a step. Of ranks without a GPU nothing is
+    said of what all have in every step: a program that waits where a device would compute has
+    it, too, so the verdict alone names it.
 
 Why it hurts
     All ranks wait until it goes on.
@@ -229,9 +231,9 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
 
 def _at_one_place(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     """One finding for each rank that stands still at one place as its peers do not, about as long
-    each time, and delays the others then, at a cost that the replay puts above nothing. Where all
-    wait for one another by chance as well, as where ranks share cores, such a rank may have no more
-    of all waiting than the others."""
+    each time, and delays the others then, at a cost that the replay puts above nothing; where it
+    cannot say, in most steps. Where all wait for one another by chance as well, as where ranks
+    share cores, such a rank may have no more of all waiting than the others."""
     steps, (delays, beside) = facts.steps, _delays(facts)
     least_count = max(limits.min_late_steps_count, limits.persistent_ratio * len(steps))
     findings = []
@@ -250,8 +252,12 @@ def _at_one_place(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, .
         measured_ns = sum(delays[key][rank] for key in delayed) / len(steps)
         if len(delayed) < least_count or measured_ns < limits.min_cost_ratio * steps.step_ns:
             continue
-        findings.append(_lone(facts, limits, rank, row, measured_ns))
-    return tuple(f for f in findings if f.impact.low_s_per_step)  # beyond chance
+        found = _lone(facts, limits, rank, row, measured_ns)
+        is_asked = facts.replay is not None and facts.replay.saved_ns([rank]) is not None
+        is_steady = len(delayed) >= limits.min_together_ratio * len(steps)
+        if found.impact.low_s_per_step or (is_steady and not is_asked):  # beyond chance
+            findings.append(found)
+    return tuple(findings)
 
 
 def _lone(

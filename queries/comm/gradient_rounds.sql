@@ -1,10 +1,10 @@
 -- How often replicas reduce their gradients to one update: after which forward passes.
 --
--- Gradients that several backward passes add up need to be reduced after the last one only.
--- A round lasts from one forward of DistributedDataParallel, or of the root of FSDP (either
--- generation), to the next or to the optimizer's step; what it reduces is what the host hands over meanwhile. Where each
--- round reduces as much as the last, gradients are reduced once a round. Updates that the capture
--- cuts are left out.
+-- Gradients that several backward passes add up need to be reduced after the last one only. A round
+-- lasts from one forward of DistributedDataParallel, or of the root of FSDP (either generation), to
+-- the next or to the optimizer's step; what it reduces is what the host hands over meanwhile. Where
+-- each round reduces as much as the last, gradients are reduced once a round. Updates that the
+-- capture cuts are left out.
 --
 -- reads: annotation, collective, gpu_op, host_op
 -- needs: annotation, collective

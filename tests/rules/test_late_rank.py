@@ -658,6 +658,30 @@ def test_a_share_of_the_waiting_with_which_nothing_agrees_must_be_half(
 
 
 @pytest.mark.parametrize(
+    ("ranks_count", "share_ratio", "slowdown", "is_named"),
+    [
+        (2, 0.8, 1.04, False),
+        (2, 0.8, 1.06, True),
+        (2, 0.8, None, True),
+        (3, 0.66, 1.04, False),
+        (3, 0.67, 1.04, True),
+        (4, 0.51, 1.04, True),
+    ],
+)
+def test_of_few_ranks_one_has_most_of_the_waiting_by_chance(
+    make_job: MakeJob, ranks_count: int, share_ratio: float, slowdown: float | None, is_named: bool
+) -> None:
+    """Its own time is its peers', and the replay, where there is one, finds little."""
+    job = late_job(make_job, {1: 25}, peer=1.0, ranks_count=ranks_count)
+    for row in job.rows["straggler"]:
+        others = (1 - share_ratio) / (ranks_count - 1)
+        row["lateness_ratio"] = share_ratio if row["rank"] == 1 else others
+    replay = None if slowdown is None else Replayed({}, {1: slowdown})
+    found = LATE.run(replace(job.facts(), replay=replay)).findings
+    assert [f.scope.ranks for f in found] == [(1,)] * is_named
+
+
+@pytest.mark.parametrize(
     ("row", "op", "is_named"),
     [
         ({"method": None, "group_id": None}, "send", False),

@@ -24,8 +24,9 @@ When this is wrong
     Lateness below the clocks' error is not counted. Work that is unequal by nature (the last
     pipeline stage, a hot expert) makes a rank late that nothing is wrong with. Where a member
     left no trace it may be the one that is late: then nobody that was captured is named. Where
-    neither its own time nor the replay speaks against a rank, only half of all waiting does: the
-    ranks of a pipeline's last stage end the others' waiting by their place. A rank of a pipeline
+    neither its own time nor the replay speaks against a rank, only half of all waiting does, and
+    where both clear it twice an even share, so that of two ranks neither is named: the ranks of a
+    pipeline's last stage end the others' waiting by their place. A rank of a pipeline
     that is late among those of its stage only is named where its own time agrees, and the replay
     where there is one: a stage whose ranks are alike is slow as a stage (stage-imbalance). A rank
     with messages whose other side is not recorded is not named by its share of the waiting alone,

@@ -39,6 +39,11 @@ class LatenessThresholds(ReplayThresholds):
         "the same where no other score is available or agrees: each rank of a pipeline's last stage"
         " ends the others' waiting, by its place in the schedule",
     )
+    min_lone_times_fair_ratio: float = threshold(
+        2.0,
+        "times an even share, where its own time and the replay both speak against it: of two ranks"
+        " one causes three quarters by chance",
+    )
     min_peer_ratio: float = threshold(1.10, "own time over its peers' median; as a slow GPU's (D1)")
     late_step_ratio: float = threshold(
         0.02, "a step counts as late from this share of a mean step, beyond the typical rank's"

@@ -113,7 +113,10 @@ def _late_alone(
             scores = (True, standing(rank, cost_ns) or None, None)
         agreed = sum(score is True for score in scores)
         is_weak = agreed == 1 or (what_if is None and _is_half_told(facts))
-        if is_weak and (its_share < limits.min_lone_share_ratio or rank in halved):
+        least_share = limits.min_lone_share_ratio
+        if scores == (True, False, False):
+            least_share = max(least_share, limits.min_lone_times_fair_ratio / len(rest))
+        if is_weak and (its_share < least_share or rank in halved):
             continue
         if (aside or stage is not None) and (False in scores or agreed < limits.min_scores_count):
             continue

@@ -504,6 +504,15 @@ def test_a_stage_of_one_rank_is_held_against_all_others(make_job: MakeJob) -> No
     assert PAUSE.run(replace(facts, rows=rows)) == RuleOutcome()
 
 
+def test_a_larger_pause_of_which_nothing_can_be_said_hides_no_other(make_job: MakeJob) -> None:
+    """In all steps the rank stands still for 30 ms, less than half of what it delays in two."""
+    job = now_and_then(make_job)
+    everywhere = {**part("pause", "between c and d", ms=30), "rank": 0}
+    job.rows["excess"] = [everywhere, *job.rows["excess"]]
+    (found,) = PAUSE.run(replace(job.facts(), replay=Replayed({(0,): 18.0}))).findings
+    assert "between a and the step's end in steps 3,7,10" in found.summary
+
+
 @pytest.mark.parametrize(("longest_ms", "is_named"), [(179, True), (181, False)])
 def test_pauses_of_one_cause_are_about_as_long(
     make_job: MakeJob, longest_ms: int, is_named: bool

@@ -232,32 +232,37 @@ def _by_turns(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
 def _at_one_place(facts: Facts, limits: HostPauseThresholds) -> tuple[Finding, ...]:
     """One finding for each rank that stands still at one place as its peers do not, about as long
     each time, and delays the others then, at a cost that the replay puts above nothing; where it
-    cannot say, in most steps. Where all wait for one another by chance as well, as where ranks
-    share cores, such a rank may have no more of all waiting than the others."""
+    cannot say, in half of the steps or more. Where all wait for one another by chance as well, as
+    where ranks share cores, such a rank may have no more of all waiting than the others."""
     steps, (delays, beside) = facts.steps, _delays(facts)
     least_count = max(limits.min_late_steps_count, limits.persistent_ratio * len(steps))
     findings = []
     for rank, rows in lone_pauses(facts).items():
-        row = max(rows, key=lambda r: float(r["excess_ns"]))
-        still_ns = float(row["affected_ns"] - row["affected_peer_ns"])
-        if float(row["affected_ns"]) < limits.min_alike_ratio * float(row["longest_ns"]):
-            continue
         late, _ = beside.beyond_typical(rank, limits, facts)
-        delayed = [
-            key
-            for key in late
-            if {key.step, key.step - 1} & {*row["steps"]}  # behind a step's last call: the next
-            and still_ns >= limits.min_pause_ratio * delays[key][rank]
-        ]
-        measured_ns = sum(delays[key][rank] for key in delayed) / len(steps)
-        if len(delayed) < least_count or measured_ns < limits.min_cost_ratio * steps.step_ns:
-            continue
-        found = _lone(facts, limits, rank, row, measured_ns)
-        is_asked = facts.replay is not None and facts.replay.saved_ns([rank]) is not None
-        is_steady = len(delayed) >= limits.min_together_ratio * len(steps)
-        if found.impact.low_s_per_step or (is_steady and not is_asked):  # beyond chance
-            findings.append(found)
+        # The largest of which it can be said: one that is in all steps may hide no other.
+        for row in sorted(rows, key=lambda r: -float(r["excess_ns"])):
+            if float(row["affected_ns"]) < limits.min_alike_ratio * float(row["longest_ns"]):
+                continue
+            still_ns = float(row["affected_ns"] - row["affected_peer_ns"])
+            delayed = [
+                key
+                for key in late
+                if {key.step, key.step - 1} & {*row["steps"]}  # behind a step's last call: the next
+                and still_ns >= limits.min_pause_ratio * delays[key][rank]
+            ]
+            measured_ns = sum(delays[key][rank] for key in delayed) / len(steps)
+            if len(delayed) < least_count or measured_ns < limits.min_cost_ratio * steps.step_ns:
+                continue
+            found = _lone(facts, limits, rank, row, measured_ns)
+            is_steady = len(delayed) >= limits.min_together_ratio * len(steps)
+            if found.impact.low_s_per_step or (is_steady and not _is_replayed(facts, rank)):
+                findings.append(found)  # beyond chance
+                break
     return tuple(findings)
+
+
+def _is_replayed(facts: Facts, rank: int) -> bool:
+    return facts.replay is not None and facts.replay.saved_ns([rank]) is not None
 
 
 def _lone(

@@ -200,13 +200,15 @@ def _late_together(
         return []
     if named:
         ranks = sorted(late.rank for late in named)
-        alone_ns = named_ns = replay.saved_ns(ranks)
-        most_ns = limits.max_named_ratio * saved_ns
-        if set(members) <= set(ranks):
-            # All of them are far behind: one delay if one by one they account for little of it.
-            alone_ns = sum(replay.saved_ns([r]) or 0.0 for r in members)
+        named_ns = replay.saved_ns(ranks)
         # Where those that are far behind account for most of it, the others are late beside them.
-        if (alone_ns or 0.0) >= most_ns:
+        # Where all are far behind, it is one delay if one by one they account for little of it.
+        accounted_ns = (
+            sum(replay.saved_ns([r]) or 0.0 for r in members)
+            if set(members) <= set(ranks)
+            else named_ns or 0.0
+        )
+        if accounted_ns >= limits.max_named_ratio * saved_ns:
             return []
         # A replay that finds little without them misses what they were waited for; or others are
         # as late, and it finds all that was measured where these are taken out with them.

@@ -15,6 +15,7 @@ from tracekit.ingest.kineto.links import HostComm
 from tracekit.ingest.kineto.stream import TraceStream
 from tracekit.ingest.traces import names
 from tracekit.ingest.traces.columns import CACHE_LIMIT, constant, int32s, int_lists, ints, texts
+from tracekit.ingest.traces.launches import Called
 from tracekit.values import group_id
 
 if TYPE_CHECKING:
@@ -92,52 +93,39 @@ class Finisher:
 
     # --- joins -----------------------------------------------------------------------------
 
-    def _launch(self, rows: pa.Table) -> dict[str, Any]:
-        """Launch columns (numpy, with the mask of what was found) and the step of each row."""
-        launches, steps = self.reader.launches, self.reader.steps
+    def _launch(self, rows: pa.Table) -> tuple[Called, dict[str, Any]]:
+        """The launch call of each row, and the columns that say its step."""
+        steps = self.reader.steps
         start = rows["start_ns"].to_numpy()
-        at, is_known = launches.find(rows["correlation"], start)
-        if not len(launches.start):
-            empty = np.zeros(len(start), np.int64)
-            launched = {"start": empty, "end": empty, "thread": empty, "pid": empty}
-        else:
-            launched = {
-                "start": launches.start[at],
-                "end": launches.end[at],
-                "thread": launches.thread[at],
-                "pid": launches.pid[at],
-            }
-        by_launch, is_launch = steps.find(launched["start"])
+        called = self.reader.launches.find(rows["correlation"], start)
+        is_known = called.is_found
+        by_launch, is_launch = steps.find(called.start)
         by_time, is_time = steps.find(start)
         is_launch &= is_known
         is_time &= ~is_known  # work whose launch lies outside all steps belongs to none of them
         step = np.where(is_launch, by_launch, by_time)
-        return {
-            **launched,
-            "found": is_known,
+        return called, {
             "step": arrays.column(step, ~(is_launch | is_time)),
             "step_source": _step_source(is_launch, is_time),
         }
 
     def _write_ops(self, rows: pa.Table) -> None:
-        joined = self._launch(rows)
-        absent = ~joined["found"]
-        for column, key in (
-            ("launch_start_ns", "start"),
-            ("launch_end_ns", "end"),
-            ("launch_thread", "thread"),
-            ("pid", "pid"),
+        called, steps = self._launch(rows)
+        for column, values in (
+            ("launch_start_ns", called.start),
+            ("launch_end_ns", called.end),
+            ("launch_thread", called.thread),
+            ("pid", called.pid),
         ):
-            rows = rows.append_column(column, arrays.column(joined[key], absent))
-        rows = rows.append_column("step", joined["step"])
-        rows = rows.append_column("step_source", joined["step_source"])
+            rows = rows.append_column(column, arrays.column(values, ~called.is_found))
+        for column, numbers in steps.items():
+            rows = rows.append_column(column, numbers)
         self.sink.write("gpu_op", rows)
 
     def _write_comms(self, rows: pa.Table) -> None:
-        joined = self._launch(rows)
-        is_known = joined["found"].tolist()
-        starts, threads = joined["start"].tolist(), joined["thread"].tolist()
-        pids = joined["pid"].tolist()
+        called, steps = self._launch(rows)
+        is_known, starts = called.is_found.tolist(), called.start.tolist()
+        threads, pids = called.thread.tolist(), called.pid.tolist()
         codes = rows["meta"].to_pylist()
         externals = rows["external_id"].to_pylist()
         kernel_names = rows["name"].to_pylist()
@@ -190,8 +178,7 @@ class Finisher:
             "gpu_op_place": rows["place"],
             "device": rows["device"],
             "stream": rows["stream"],
-            "step": joined["step"],
-            "step_source": joined["step_source"],
+            **steps,
             "library": texts(libraries),
             "class_source": texts(class_sources),
             **self._meta_columns(metas),

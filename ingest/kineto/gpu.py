@@ -2,8 +2,7 @@
 
 A kernel's launch, step and metadata may stand anywhere in the file, so its row is kept back:
 in memory up to ``SPILL_ROWS``, beyond that in a temporary file, and completed batch by batch.
-What stays in memory is the index of launch calls (about 40 bytes each), the steps, and the
-metadata of collectives.
+What stays in memory are the steps and the metadata of collectives.
 """
 
 from __future__ import annotations

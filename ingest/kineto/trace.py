@@ -50,7 +50,7 @@ from tracekit.ingest.traces.columns import (
     shown_names,
     texts,
 )
-from tracekit.ingest.traces.launches import Launches, Ranges
+from tracekit.ingest.traces.launches import LaunchFile, Ranges
 
 HELD_RANGES = 1 << 10
 """Rows of ``annotation`` that are made at once."""
@@ -93,7 +93,7 @@ class TraceReader:
         self._unwritten_bytes = 0
         self.annotations = RangeRows()
         self.gpu = GpuRows(self._note_times)
-        self.launches = Launches()
+        self.launches = LaunchFile()
         self.steps = Ranges()
         self.params = HostComms()
         self.ranges = HostComms()
@@ -129,6 +129,7 @@ class TraceReader:
             self._read()
         finally:
             self.gpu.close()
+            self.launches.close()
 
     def _read(self) -> None:
         with self._open() as raw:

@@ -6,6 +6,9 @@ kernel to its launch, the launch's time ties it to a step and to the ranges arou
 
 from __future__ import annotations
 
+import tempfile
+from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -17,6 +20,8 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 MAX_SHARED = 64
 """Calls of one correlation that are looked at: processes of one file, and wrapped counters."""
+PIECE_ROWS = 1 << 16
+"""Calls that stand in memory before they go to a temporary file: 40 bytes each."""
 
 
 class Launches(Struct):
@@ -43,13 +48,19 @@ class Launches(Struct):
         if not self._parts:
             return
         if len(self.correlation):
-            known = (self.correlation, self.start, self.end, self.thread, self.pid)
-            self._parts.append(known)
+            self._parts.append(self.columns())
         corr, start, end, thread, pid = (np.concatenate(c) for c in zip(*self._parts, strict=True))
         self._parts = []
-        order = np.lexsort((pid, thread, end, start, corr))
-        self.correlation, self.start, self.end = corr[order], start[order], end[order]
-        self.thread, self.pid = thread[order], pid[order]
+        if not (corr[1:] > corr[:-1]).all():  # as the calls of one thread come
+            order = np.lexsort((pid, thread, end, start, corr))
+            corr, start, end = corr[order], start[order], end[order]
+            thread, pid = thread[order], pid[order]
+        self.correlation, self.start, self.end = corr, start, end
+        self.thread, self.pid = thread, pid
+
+    def columns(self) -> tuple[Int64s, ...]:
+        """Correlation, start, end, thread and process, as ``add`` takes them."""
+        return self.correlation, self.start, self.end, self.thread, self.pid
 
     def has_inside(self, correlation: Int64s, thread: Int64s, start: Int64s, end: Int64s) -> Bools:
         """Whether a call of the same correlation and thread lies within each span."""
@@ -91,6 +102,90 @@ class Launches(Struct):
                 after = np.where(is_open & ~is_earlier, middle, after)
             rows[shared] = np.maximum(first - 1, least)
         return rows, has_launch
+
+
+class Called(NamedTuple):
+    """The launch calls of device work, row by row; what is not found has zeros."""
+
+    start: Int64s
+    end: Int64s
+    thread: Int64s
+    pid: Int64s
+    is_found: Bools
+
+
+class LaunchFile:
+    """Launch calls of a file of any length, in memory while they are few, else in a file.
+
+    The file has them in pieces of ``PIECE_ROWS`` as they came. A process counts its correlations
+    up and its device works them off nearly in that order, so few pieces hold those that a batch
+    of device work asks for; of these only what is asked for comes back into memory.
+    """
+
+    def __init__(self) -> None:
+        self._calls = Launches()
+        """All that there are, or those that are not written yet."""
+        self._calls_count = 0
+        self._file: Any = None
+        self._pieces: list[tuple[int, int, int]] = []
+        """Of each piece: its number of calls, first and last correlation."""
+
+    def add(
+        self, correlation: Int64s, start: Int64s, end: Int64s, thread: Int64s, pid: Int64s
+    ) -> None:
+        """Remember calls."""
+        self._calls.add(correlation, start, end, thread, pid)
+        self._calls_count += len(correlation)
+        if self._calls_count >= PIECE_ROWS:
+            self._write()
+
+    def finish(self) -> None:
+        """No more are added."""
+        if self._file is not None and self._calls_count:
+            self._write()
+        self._calls.finish()
+
+    def find(self, correlation: pa.ChunkedArray, before: Int64s) -> Called:
+        """The launch of each correlation, as ``Launches.find`` says which."""
+        calls = self._calls
+        if self._file is not None:
+            calls = self._read(np.unique(arrays.numbers(correlation, 0)))
+        rows, is_found = calls.find(correlation, before)
+        if not len(calls.start):
+            zeros = np.zeros(len(before), np.int64)
+            return Called(zeros, zeros, zeros, zeros, is_found)
+        start, end, thread, pid = (column[rows] for column in calls.columns()[1:])
+        return Called(start, end, thread, pid, is_found)
+
+    def close(self) -> None:
+        """Drop the temporary file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._calls.finish()
+        columns = self._calls.columns()
+        for column in columns:
+            self._file.write(column.tobytes())
+        self._pieces.append((len(columns[0]), int(columns[0][0]), int(columns[0][-1])))
+        self._calls, self._calls_count = Launches(), 0
+
+    def _read(self, wanted: Int64s) -> Launches:
+        """The calls of correlations, which are sorted and distinct."""
+        calls = Launches()
+        counts, firsts, lasts = np.array(self._pieces, np.int64).T
+        offsets = 5 * counts.itemsize * (np.cumsum(counts) - counts)
+        is_near = np.searchsorted(wanted, lasts, "right") > np.searchsorted(wanted, firsts, "left")
+        for piece in np.flatnonzero(is_near).tolist():
+            self._file.seek(int(offsets[piece]))
+            text = self._file.read(5 * counts.itemsize * int(counts[piece]))
+            columns = np.frombuffer(text, np.int64).reshape(5, -1)
+            at = np.minimum(np.searchsorted(wanted, columns[0]), len(wanted) - 1)
+            calls.add(*columns[:, wanted[at] == columns[0]])
+        calls.finish()
+        return calls
 
 
 class Ranges(Struct):

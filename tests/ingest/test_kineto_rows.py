@@ -177,6 +177,7 @@ def test_rows_in_a_temporary_file_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     events += [launch(i, 10 * i - 1) for i in range(50)]
     plain = read(trace(events), chunk=1000)
     monkeypatch.setattr("tracekit.ingest.traces.spill.SPILL_ROWS", 7)
+    monkeypatch.setattr("tracekit.ingest.traces.launches.PIECE_ROWS", 3)
     monkeypatch.setattr("tracekit.ingest.kineto.gpu.HELD_ROWS", 7)
     spilled = read(trace(events), chunk=1000)
     assert len(spilled.tables["gpu_op"]) > 1

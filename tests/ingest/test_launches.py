@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.ingest.traces.launches import Launches
+from tracekit.ingest.traces import launches as module
+from tracekit.ingest.traces.launches import Launches, LaunchFile
 
 FEW = st.integers(0, 4)
 MOMENT = st.integers(0, 30)
@@ -46,3 +50,60 @@ def test_of_calls_that_began_together_the_last() -> None:
     rows, found = launches.find(wanted, np.array([4, 5, 9, 9]))
     assert rows.tolist() == [0, 2, 3, 0]
     assert found.tolist() == [True, True, True, False]
+
+
+@given(
+    st.lists(st.lists(st.tuples(FEW, MOMENT, MOMENT, FEW), max_size=9), max_size=6),
+    st.lists(st.lists(st.tuples(st.none() | FEW, MOMENT), max_size=9), max_size=3),
+    st.integers(1, 6),
+)
+def test_calls_in_a_file_are_those_in_memory(
+    batches: list[list[tuple[int, int, int, int]]],
+    work: list[list[tuple[int | None, int]]],
+    piece_rows: int,
+) -> None:
+    """Whatever order their correlations come in, and however often one is asked for."""
+    memory, file = Launches(), LaunchFile()
+    with mock.patch.object(module, "PIECE_ROWS", piece_rows):
+        for batch in batches:
+            calls = np.array(batch, np.int64).reshape(-1, 4).T
+            columns = (calls[0], calls[1], calls[2], calls[3], calls[3])
+            memory.add(*columns)
+            file.add(*columns)
+    memory.finish()
+    file.finish()
+    for asked in work:
+        wanted = pa.chunked_array([pa.array([c for c, _ in asked], pa.int64())])
+        before = np.array([t for _, t in asked], np.int64)
+        rows, found = memory.find(wanted, before)
+        called = file.find(wanted, before)
+        assert called.is_found.tolist() == found.tolist()
+        for given_column, column in zip(called, memory.columns()[1:], strict=False):
+            if len(column):
+                assert given_column[found].tolist() == column[rows][found].tolist()
+    file.close()
+
+
+def test_of_a_long_file_only_the_calls_asked_for_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of a hundred, and the one that stands for what has none."""
+    monkeypatch.setattr(module, "PIECE_ROWS", 10)
+    file = LaunchFile()
+    numbers = np.arange(100, dtype=np.int64)
+    for first in range(0, 100, 10):
+        part = numbers[first : first + 10]
+        file.add(part, part * 10, part * 10 + 5, part, part)
+    file.finish()
+    finished: list[int] = []
+    finish = Launches.finish
+
+    def watched(self: Launches) -> None:
+        finish(self)
+        finished.append(len(self.start))
+
+    monkeypatch.setattr(Launches, "finish", watched)
+    wanted = pa.chunked_array([pa.array([97, None, 3], pa.int64())])
+    called = file.find(wanted, np.array([980, 980, 980]))
+    assert called.is_found.tolist() == [True, False, True]
+    assert called.start[[0, 2]].tolist() == [970, 30]
+    assert finished == [3]
+    file.close()

@@ -491,7 +491,7 @@ class TraceReader:
             meta = self._messages[event.name, bytes(event.args.inputs)]
             if meta is not None:
                 where = as_int(event.pid), as_int(event.tid), start, start + dur
-                self.messages.add(HostComm(*where, None, meta, None, place))
+                self.messages.add(HostComm(*where, None, None, place, meta))
 
     def _param_comms(self, event: Event, place: int, start: int, dur: int) -> None:
         args: CommArgs | None = event.args
@@ -503,9 +503,9 @@ class TraceReader:
             if len(self._comm_metas) >= CACHE_LIMIT:
                 self._comm_metas.clear()
             meta = self._comm_metas[key] = collectives.meta_of_args(args)
-        ident = event.args.external_id
+        ident, sequence = as_int(event.args.external_id), as_int(args.seq)
         pid, thread = as_int(event.pid), as_int(event.tid)
-        self.params.add(HostComm(pid, thread, start, start + dur, ident, meta, args.seq, place))
+        self.params.add(HostComm(pid, thread, start, start + dur, ident, sequence, place, meta))
 
     def _launches(
         self,
@@ -563,9 +563,9 @@ class TraceReader:
         meta = self._range_metas[event.name, dims, types]
         if meta is None:
             return
-        ident = None if args is None else args.external_id
+        ident = None if args is None else as_int(args.external_id)
         pid, thread = as_int(event.pid), as_int(event.tid)
-        self.ranges.add(HostComm(pid, thread, start, start + dur, ident, meta, None, place))
+        self.ranges.add(HostComm(pid, thread, start, start + dur, ident, None, place, meta))
         if event.name.startswith(finish.HOST_LIBRARIES):
             self.gpu.host.append((place, start, dur, thread, pid, event.name.split(":")[0], meta))
 

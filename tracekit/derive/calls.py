@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from tracekit.correction import Correction, corrected
 from tracekit.derive.stage import relations
-from tracekit.store import arrow_table
 
 if TYPE_CHECKING:
     import duckdb
@@ -87,8 +86,11 @@ SELECT source_id, place, attempt, capture, rank, clock_id, start_ns, start_ns + 
        coalesce(step, -1) AS step,
        coalesce(is_cut_start, false) OR coalesce(is_cut_end, false) AS is_cut
 FROM named LEFT JOIN derive_types t ON t.name = lower(dtype)
-ORDER BY attempt, capture, rank, lane_name, start_ns, place
 """
+_ORDER = ("attempt", "capture", "rank", "lane_name", "start_ns", "place", "source_id")
+BATCH_ROWS = 1 << 16
+"""Calls whose text is in memory at once: as numbers they take a fifth of the room, and DuckDB would
+hold all of them to put them in order."""
 
 
 class Lane(Struct, frozen=True):
@@ -108,19 +110,20 @@ class Lane(Struct, frozen=True):
 class Calls(Struct, frozen=True, dict=True):
     """Columns of the collectives of placed ranks, in order of lanes and start."""
 
-    table: pa.Table
+    texts: dict[str, list[str]]
+    """What the numbers of text columns stand for, by column."""
     ints: dict[str, Ints]
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return len(self.ints["rank"])
 
     def __getitem__(self, name: str) -> Ints:
         return self.ints[name]
 
     def text(self, name: str, row: int) -> str | None:
         """A text column of one row."""
-        value: str | None = self.table[name][row].as_py()
-        return value
+        code = int(self[name][row])
+        return None if code == NOBODY else self.texts[name][code]
 
     @cached_property
     def is_synchronising(self) -> Bools:
@@ -134,13 +137,13 @@ class Calls(Struct, frozen=True, dict=True):
     @cached_property
     def is_on_host(self) -> Bools:
         """Rows that a thread of the host ran, as gloo's do."""
-        host: Bools = self["timeline"] == self._code("timeline", "host")
+        host: Bools = self["timeline"] == self.code("timeline", "host")
         return host
 
     @cached_property
     def op_names(self) -> list[str]:
         """Operation by code."""
-        return list(self.table["op"].combine_chunks().dictionary.to_pylist())
+        return self.texts["op"]
 
     @cached_property
     def kind(self) -> Ints:
@@ -151,7 +154,7 @@ class Calls(Struct, frozen=True, dict=True):
         size = np.where(np.isin(self["op"], sized), self["message_bytes"], NOBODY)
         size = np.where(self._is_told_by_all(size != NOBODY), size, NOBODY)
         _, size_code = np.unique(size, return_inverse=True)
-        blank = self._code("dtype", "")
+        blank = self.code("dtype", "")
         dtype = np.where(self._is_told_by_all(self["dtype"] != blank), self["dtype"], 0)
         key = (self["op"] * (int(dtype.max(initial=0)) + 1) + dtype) * (
             int(size_code.max(initial=0)) + 1
@@ -160,8 +163,9 @@ class Calls(Struct, frozen=True, dict=True):
         shapes: Ints = code.astype(np.int64)
         return shapes
 
-    def _code(self, column: str, value: str) -> int:
-        values = self.table[column].combine_chunks().dictionary.to_pylist()
+    def code(self, column: str, value: str) -> int:
+        """The number of a text in a column; NOBODY where no row has it."""
+        values = self.texts[column]
         return values.index(value) if value in values else NOBODY
 
     def _is_told_by_all(self, told: Bools) -> Bools:
@@ -192,7 +196,7 @@ class Calls(Struct, frozen=True, dict=True):
         for name in ("attempt", "capture", "rank", "lane_name"):
             same[1:] &= self[name][1:] == self[name][:-1]
         starts = np.flatnonzero(~same)
-        names = self.table["lane_name"].combine_chunks().dictionary.to_pylist()
+        names = self.texts["lane_name"]
         return [
             Lane(
                 int(self["attempt"][rows[0]]),
@@ -210,7 +214,7 @@ class Calls(Struct, frozen=True, dict=True):
         import numpy as np
 
         known = self["step"]
-        return Calls(self.table, {**self.ints, "step": np.where(known == NOBODY, steps, known)})
+        return Calls(self.texts, {**self.ints, "step": np.where(known == NOBODY, steps, known)})
 
     def moved(self, corrections: Mapping[int, Correction]) -> Calls:
         """The same calls with times on the job's clock; ``corrections`` by source."""
@@ -220,7 +224,7 @@ class Calls(Struct, frozen=True, dict=True):
             name: corrected(self[name], self["source_id"], corrections)
             for name in ("start_ns", "end_ns")
         }
-        return Calls(self.table, {**self.ints, **moved})
+        return Calls(self.texts, {**self.ints, **moved})
 
 
 _TEXTS = ("lane_name", "group_id", "group_name", "op", "dtype", "timeline")
@@ -240,17 +244,39 @@ def read_calls(con: duckdb.DuckDBPyConnection, context: pa.Table, members: pa.Ta
     words = pa.table(
         {"name": pa.array(names, pa.string()), "element_type": pa.array(types, pa.string())}
     )
+    codes: dict[str, dict[str, int]] = {name: {} for name in _TEXTS}
     with relations(con, derive_context=context, derive_members=members, derive_types=words):
-        rows: Any = arrow_table(con, _CALLS)
-    ints: dict[str, Ints] = {}
-    for name in rows.column_names:
-        column = rows[name].combine_chunks()
-        if name in _TEXTS:
-            column = arrays.encoded(column)
-            rows = rows.set_column(rows.column_names.index(name), name, column)
-            column = column.indices
-        ints[name] = arrays.numbers(column, NOBODY).astype(np.int64)
-    return Calls(rows, ints)
+        reader = con.sql(_CALLS).to_arrow_reader(BATCH_ROWS)
+        parts = {name: [np.zeros(0, np.int64)] for name in reader.schema.names}
+        for batch in reader:
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if name in _TEXTS:
+                    numbers = _numbered(column, codes[name])
+                else:
+                    numbers = arrays.numbers(column, NOBODY).astype(np.int64)
+                parts[name].append(numbers)
+    ints = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
+    texts = {name: sorted(known) for name, known in codes.items()}
+    for name, known in codes.items():
+        # Numbers in the order of the text, whichever came first.
+        place = np.empty(len(known) + 1, np.int64)
+        place[[known[text] for text in texts[name]]] = np.arange(len(known))
+        place[NOBODY] = NOBODY
+        ints[name] = place[ints[name]]
+    order = np.lexsort([ints[name] for name in reversed(_ORDER)])
+    return Calls(texts, {name: ints.pop(name)[order] for name in list(ints)})
+
+
+def _numbered(texts: pa.Array, codes: dict[str, int]) -> Ints:
+    """The number of each text, which new ones get here; NOBODY for none."""
+    import numpy as np
+
+    from tracekit import arrays
+
+    packed = arrays.encoded(texts)
+    found = [codes.setdefault(text, len(codes)) for text in packed.dictionary.to_pylist()]
+    numbers: Ints = np.array([*found, NOBODY], np.int64)[arrays.numbers(packed.indices, NOBODY)]
+    return numbers
 
 
 class SomeCalls(Calls, frozen=True, dict=True):

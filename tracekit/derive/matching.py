@@ -296,7 +296,7 @@ def number_part(columns: Columns) -> tuple[dict[str, Ints], dict[int, str]]:
         one.lanes[int(rank[rows[0]])] = rows
         one.clocks[int(rank[rows[0]])] = int(columns["clock_id"][rows[0]])
     nobody = [np.full(count, NOBODY, np.int64) for _ in range(3)]
-    calls = SomeCalls(None, dict(columns))  # its columns are all it has
+    calls = SomeCalls({}, dict(columns))  # its columns are all it has
     matched = Matched(calls, [], nobody[0], nobody[1], nobody[2], {})
     for at, communicator in some.items():
         _number(matched, at, communicator)
@@ -472,7 +472,7 @@ def _reasons(matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int,
     )
     for column, words in (("message_bytes", "sizes differ"), ("dtype", "types differ")):
         values = calls[column][rows]
-        blank = NOBODY if column == "message_bytes" else _code(calls, column, "")
+        blank = NOBODY if column == "message_bytes" else calls.code(column, "")
         differs = _differs(values, starts, values != blank) & sized[rows[starts]]
         reasons[differs] = words
     operations = _differs(calls["op"][rows], starts, np.ones(len(rows), bool)) & ~is_pair
@@ -480,11 +480,6 @@ def _reasons(matched: Matched, rows: Ints, starts: Ints, errors_ns: Mapping[int,
     reasons[np.logical_or.reduceat(calls["is_cut"][rows] == 1, starts)] = "cut by the window"
     reasons[counts == 1] = "no other member was traced"
     return [str(text) for text in reasons]
-
-
-def _code(calls: Calls, column: str, value: str) -> int:
-    values = calls.table[column].combine_chunks().dictionary.to_pylist()
-    return values.index(value) if value in values else NOBODY
 
 
 def _differs(values: Ints, starts: Ints, is_known: npt.NDArray[np.bool_]) -> Any:
@@ -512,14 +507,14 @@ def _is_broken(
     first_out = np.minimum.reduceat(end + error, starts)
     binding = np.logical_and.reduceat(calls.is_synchronising[rows], starts)
     broken = binding & (last_in > first_out + SLACK_NS)
-    is_send = calls["op"][rows] == _code(calls, "op", "send")
+    is_send = calls["op"][rows] == calls.code("op", "send")
     is_pair = np.array([c.is_pair for c in matched.communicators] or [False])[
         matched.communicator[rows[starts]]
     ]
     big = np.iinfo(np.int64).max
     sent = np.minimum.reduceat(np.where(is_send, start - error, big), starts)
     received = np.minimum.reduceat(np.where(is_send, big, end + error), starts)
-    on_host = calls["timeline"][rows[starts]] == _code(calls, "timeline", "host")
+    on_host = calls["timeline"][rows[starts]] == calls.code("timeline", "host")
     slack = np.where(on_host, HOST_SLACK_NS, SLACK_NS)
     impossible = (sent != big) & (received != big) & (sent - slack > received)
     return np.where(is_pair, impossible, broken)

@@ -244,7 +244,7 @@ def test_what_needs_much_memory_is_derived_a_few_ranks_at_a_time_and_is_the_same
     with sharing.shared(con, ["excess"]):
         assert con.execute(tables).fetchall() == []  # few events: nothing is gained
     monkeypatch.setattr(sharing, "MAX_EVENTS", 8)  # of two ranks
-    assert sharing.rank_ranges(con) == [(0, 1), (2, 2)]
+    assert sharing.parts_of(con) == [sharing.Part(0, 1), sharing.Part(2, 2)]
     with sharing.shared(con, ["excess"]):
         assert con.execute(tables).fetchall() == [("shared_loop_threads",), ("shared_time_spent",)]
         assert catalog.run(con, "excess").to_pylist() == alone

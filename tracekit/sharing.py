@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit import macros
 from tracekit.catalog import find, load_macros, macro_statements
@@ -31,9 +32,8 @@ SHARED_MACROS = {
 """Macros that derive rows which several queries of a diagnosis need, with the arguments that every
 query gives them; in an order in which none needs a later one."""
 
-BY_RANKS = {"time_spent": "time_spent_of"}
-"""Of these, macros that hold all events in memory, and what gives their rows from one rank to
-another."""
+IN_PARTS = {"time_spent": "time_spent_of"}
+"""Of these, macros that hold all events in memory, and what gives the rows of a ``Part``."""
 MAX_EVENTS = 500_000
 """Rows that such a macro is given at a time: some 150 MB of memory."""
 PARTS_AT_ONCE = 2
@@ -45,6 +45,22 @@ FROM (
 )
 WHERE rank IS NOT NULL GROUP BY rank ORDER BY rank
 """
+_STEPS = """
+SELECT coalesce(paced_start_ns, start_ns) AS start_ns, coalesce(paced_end_ns, start_ns + dur_ns)
+FROM step WHERE rank = $rank AND start_ns IS NOT NULL ORDER BY start_ns
+"""
+FIRST_NS, LAST_NS = -(2**63) + 1, 2**63 - 1
+"""Before and after all steps."""
+
+
+class Part(NamedTuple):
+    """Some of what a macro is derived from: the ranks from one to another, and of these the steps
+    that begin from one moment to before another, by which they have ended."""
+
+    first_rank: int
+    last_rank: int
+    first_ns: int = FIRST_NS
+    last_ns: int = LAST_NS
 
 
 @contextmanager
@@ -59,8 +75,8 @@ def shared(
 ) -> Iterator[None]:
     """Within it, what two or more of the named queries would each derive is derived once.
 
-    What a macro can derive a few ranks at a time is so derived where it holds more than
-    ``MAX_EVENTS``, if for one query only: its memory then depends on no number of ranks.
+    What a macro can derive in parts is so derived where it holds more than ``MAX_EVENTS``, if for
+    one query only: its memory then depends on no number of ranks, nor of a rank's steps.
     Macros must be loaded, for the same ``may_have_hosts``. Rows are the same: a macro with the
     tables that all queries give it is read from a table in memory (spilled like any other) instead
     of being expanded again.
@@ -125,34 +141,29 @@ def put(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table, loaded: dict[
     loaded[name] = _reading(name)
 
 
-_Ranks = Sequence[tuple[int, int]]
-"""First and last ranks that are derived at a time."""
-
-
 def _worth(
     con: duckdb.DuckDBPyConnection, names: Iterable[str], statements: Mapping[str, str]
-) -> dict[str, _Ranks]:
-    """What to derive once for these queries, in order, and for which ranks at a time, where that
-    matters."""
+) -> dict[str, Sequence[Part]]:
+    """What to derive once for these queries, in order, and in which parts, where that matters."""
     used = [macros.used_by(find(name).sql, known=statements) for name in names]
-    by_ranks = [m for m in BY_RANKS if any(m in words for words in used)]
-    parts = rank_ranges(con) if by_ranks else ()
-    each = macros.used_by(*by_ranks, known=statements) if len(parts) > 1 else set()
+    in_parts = [m for m in IN_PARTS if any(m in words for words in used)]
+    parts = parts_of(con) if in_parts else ()
+    each = macros.used_by(*in_parts, known=statements) if len(parts) > 1 else set()
     worth = [m for m in SHARED_MACROS if m in each or sum(m in words for words in used) > 1]
-    return {name: parts if name in by_ranks else () for name in worth}
+    return {name: parts if name in in_parts else () for name in worth}
 
 
-def _calls(name: str, parts: _Ranks) -> list[str]:
+def _calls(name: str, parts: Sequence[Part]) -> list[str]:
     """What gives a macro's rows, by macros."""
     arguments = ", ".join(f"'{table}'" for table in SHARED_MACROS[name])
-    by_ranks = [f"{BY_RANKS[name]}({first}, {last})" for first, last in parts]
-    return by_ranks or [f"{name}({arguments})"]
+    calls = [f"{IN_PARTS[name]}({', '.join(map(str, part))})" for part in parts]
+    return calls or [f"{name}({arguments})"]
 
 
-def _bodies(name: str, parts: _Ranks, statements: Mapping[str, str]) -> list[str]:
+def _bodies(name: str, parts: Sequence[Part], statements: Mapping[str, str]) -> list[str]:
     """The same without the macro."""
-    by_ranks = [_body(statements[BY_RANKS[name]], [*map(str, ranks)]) for ranks in parts]
-    return by_ranks or [_body(statements[name], [f"'{table}'" for table in SHARED_MACROS[name]])]
+    bodies = [_body(statements[IN_PARTS[name]], [*map(str, part)]) for part in parts]
+    return bodies or [_body(statements[name], [f"'{table}'" for table in SHARED_MACROS[name]])]
 
 
 def _body(statement: str, arguments: Sequence[str]) -> str:
@@ -186,28 +197,46 @@ def sharing_with(
     ]
 
 
-def rank_ranges(con: duckdb.DuckDBPyConnection) -> Sequence[tuple[int, int]]:
-    """First and last ranks that together have up to ``MAX_EVENTS`` events; none where unknown."""
+def parts_of(con: duckdb.DuckDBPyConnection) -> Sequence[Part]:
+    """Parts of up to ``MAX_EVENTS`` events: of several ranks, of one, or of some steps of one.
+    None where the events are unknown."""
     import duckdb
 
     try:
         counts = con.execute(_EVENTS).fetchall()
+        cuts = {rank: _cuts(con, rank, count) for rank, count in counts if count > MAX_EVENTS}
     except duckdb.Error:
         return ()
-    ranges: list[tuple[int, int]] = []
-    held = 0
+    parts: list[Part] = []
+    held = MAX_EVENTS
     for rank, count in counts:
         held += count
-        if not ranges or held > MAX_EVENTS:
-            ranges.append((rank, rank))
+        if held > MAX_EVENTS:
+            parts.append(Part(rank, rank))
             held = count
-        ranges[-1] = (ranges[-1][0], rank)
-    return ranges
+        parts[-1] = parts[-1]._replace(last_rank=rank)
+        if cuts.get(rank):
+            moments = [FIRST_NS, *cuts[rank], LAST_NS]
+            parts[-1:] = [Part(rank, rank, *times) for times in pairwise(moments)]
+    return parts
+
+
+def _cuts(con: duckdb.DuckDBPyConnection, rank: int, events_count: int) -> list[int]:
+    """Moments between steps of a rank that leave about ``MAX_EVENTS`` events between two of them,
+    where all its steps have about as many."""
+    moments: list[int] = []
+    latest_ns: int | None = None
+    for start_ns, end_ns in con.execute(_STEPS, {"rank": rank}).fetchall():
+        if latest_ns is not None and start_ns >= latest_ns:
+            moments.append(start_ns)
+        latest_ns = max(end_ns or start_ns, start_ns if latest_ns is None else latest_ns)
+    count = min(-(-events_count // MAX_EVENTS), len(moments) + 1)
+    return sorted({moments[i * len(moments) // count] for i in range(1, count)})
 
 
 def _tasks(
     con: duckdb.DuckDBPyConnection,
-    worth: Mapping[str, _Ranks],
+    worth: Mapping[str, Sequence[Part]],
     statements: Mapping[str, str],
     made: list[str],
 ) -> list[Task[bool]]:

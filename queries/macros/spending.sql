@@ -26,18 +26,21 @@ SELECT
 FROM thread_calls
 GROUP BY source_id;
 
--- time_spent_of: As time_spent, of the ranks from one to another.
+-- time_spent_of: As time_spent, of some ranks' steps that begin from one moment to another.
 --
--- It needs memory for all events of these ranks, which sharing.shared bounds by asking for a few
--- ranks at a time: what a rank did depends on no other.
+-- It needs memory for all events of these, which sharing.shared bounds by asking for a few ranks at
+-- a time, and of one with many events for a few steps: what a rank did in a step depends on no
+-- other, and on nothing that ended before it or begins after it.
 --
 -- param: first_rank INTEGER : The lowest rank.
 -- param: last_rank INTEGER : The highest rank.
+-- param: first_ns BIGINT : The first moment at which such a step may begin.
+-- param: last_ns BIGINT : When such steps have begun and ended; one that begins then is none.
 -- reads: annotation, collective, gpu_op, host_op, step
 -- columns: attempt INTEGER, rank INTEGER, capture_id INTEGER, step BIGINT, timeline VARCHAR,
 --     kind VARCHAR, path VARCHAR, name VARCHAR, spent_ns BIGINT, calls_count BIGINT,
 --     longest_ns BIGINT, source_id INTEGER, place BIGINT
-CREATE OR REPLACE MACRO time_spent_of(first_rank, last_rank) AS TABLE
+CREATE OR REPLACE MACRO time_spent_of(first_rank, last_rank, first_ns, last_ns) AS TABLE
 WITH
     windows AS (
         SELECT
@@ -45,7 +48,8 @@ WITH
             step,
             start_ns,
             end_ns,
-            NOT is_warmup AND NOT is_partial AS is_steady
+            NOT is_warmup AND NOT is_partial AND start_ns >= first_ns AND start_ns < last_ns
+                AS is_steady
         FROM step_windows()
     ),
     limits AS (
@@ -83,6 +87,8 @@ WITH
             AND NOT coalesce(is_gpu_twin, FALSE)
             AND dur_ns > 0
             AND rank BETWEEN first_rank AND last_rank
+            AND start_ns <= last_ns
+            AND start_ns + dur_ns >= first_ns
         UNION ALL
         SELECT
             capture_key(attempt, rank, capture_id),
@@ -107,6 +113,8 @@ WITH
         WHERE
             dur_ns > 0
             AND rank BETWEEN first_rank AND last_rank
+            AND start_ns <= last_ns
+            AND start_ns + dur_ns >= first_ns
             AND (loops.thread IS NOT NULL OR category = 'operator')
     ),
     -- Numbers of ranges are below 0.
@@ -439,7 +447,10 @@ WITH
             source_id,
             place
         FROM gpu_op
-        WHERE class <> 'communication' AND rank BETWEEN first_rank AND last_rank
+        WHERE
+            class <> 'communication'
+            AND rank BETWEEN first_rank AND last_rank
+            AND start_ns BETWEEN first_ns AND last_ns
     ),
     device_parts AS (
         SELECT
@@ -557,4 +568,4 @@ SELECT
     longest_ns,
     source_id,
     place
-FROM time_spent_of(0, 2147483647);
+FROM time_spent_of(0, 2147483647, -9223372036854775807, 9223372036854775807);

@@ -13,84 +13,107 @@
 --     own_ns BIGINT, device_ns BIGINT, own_device_ns BIGINT
 CREATE OR REPLACE MACRO call_times(calls_name) AS TABLE
 WITH
+    threads AS (
+        SELECT key, CAST(row_number() OVER (ORDER BY key) AS INTEGER) AS thread_id
+        FROM (SELECT DISTINCT key FROM query_table(calls_name))
+    ),
+    -- From here on threads are numbers: what is sorted is narrow.
     lasting AS (
-        SELECT key, place, start_ns, end_ns
+        SELECT thread_id, place, start_ns, end_ns
         FROM query_table(calls_name)
+        JOIN threads USING (key)
         WHERE end_ns > start_ns
     ),
+    -- At one moment (turn) what is open ends, the shortest first, then what begins opens, the
+    -- longest first. Keys of a sort are cheap up to 32 bytes.
     edges AS (
-        SELECT key, place, start_ns AS time_ns, 1 AS change, -end_ns AS tie_ns, place AS tie
-        FROM lasting
-        UNION ALL
-        SELECT key, place, end_ns, -1, -start_ns, -place
+        SELECT
+            thread_id,
+            unnest([start_ns, end_ns]) AS time_ns,
+            unnest([1, -1]) * (4611686018427387904 - (end_ns - start_ns)) AS turn,
+            unnest([place, -place]) AS tie
         FROM lasting
     ),
-    -- The running total is how many are open.
+    -- The running total is how many are open; a DOUBLE because integers add up half as fast.
     depths AS (
         SELECT
-            key,
-            place,
-            change,
-            sum(change) OVER sweep AS depth,
+            thread_id,
+            time_ns,
+            turn,
+            tie,
+            CAST(sum(if(turn > 0, 1e0, -1e0)) OVER sweep AS BIGINT) AS depth,
             row_number() OVER sweep AS number
         FROM edges
-        WINDOW sweep AS (PARTITION BY key ORDER BY time_ns, change, tie_ns, tie)
+        WINDOW sweep AS (PARTITION BY thread_id ORDER BY time_ns, turn, tie)
     ),
     opened AS (
         SELECT
-            {'key': key, 'depth': depth} AS layer,
-            {'key': key, 'depth': depth - 1} AS outer_layer,
-            key,
-            place,
+            (CAST(thread_id AS BIGINT) << 32) + depth AS layer,
+            thread_id,
+            tie AS place,
+            time_ns AS start_ns,
+            4611686018427387904 - turn AS dur_ns,
             number
         FROM depths
-        WHERE change = 1
+        WHERE turn > 0
     ),
     parents AS (
-        SELECT opened.key, opened.place, around.place AS parent_place
+        SELECT
+            opened.thread_id,
+            opened.place,
+            opened.start_ns,
+            opened.dur_ns,
+            around.place AS parent_place
         FROM opened
         ASOF LEFT JOIN opened AS around
-            ON around.layer = opened.outer_layer AND around.number <= opened.number
+            ON around.layer = opened.layer - 1 AND around.number <= opened.number
     ),
     moments AS (
-        SELECT key, time_ns, sum(device_ns) AS device_ns
+        SELECT thread_id, time_ns, sum(device_ns) AS device_ns
         FROM device_launches()
-        GROUP BY key, time_ns
+        JOIN threads USING (key)
+        GROUP BY thread_id, time_ns
     ),
     launched AS (
         SELECT
-            key, time_ns, sum(device_ns) OVER (PARTITION BY key ORDER BY time_ns) AS device_ns
+            thread_id,
+            time_ns,
+            sum(device_ns) OVER (PARTITION BY thread_id ORDER BY time_ns) AS device_ns
         FROM moments
     ),
     whole AS MATERIALIZED (
         SELECT
-            lasting.key,
-            lasting.place,
+            parents.thread_id,
+            parents.place,
             parents.parent_place,
-            lasting.end_ns - lasting.start_ns AS dur_ns,
+            parents.dur_ns,
             coalesce(at_end.device_ns, 0) - coalesce(at_start.device_ns, 0) AS device_ns
-        FROM lasting
-        JOIN parents ON parents.key = lasting.key AND parents.place = lasting.place
+        FROM parents
         ASOF LEFT JOIN launched AS at_start
-            ON at_start.key = lasting.key AND at_start.time_ns < lasting.start_ns
+            ON at_start.thread_id = parents.thread_id AND at_start.time_ns < parents.start_ns
         ASOF LEFT JOIN launched AS at_end
-            ON at_end.key = lasting.key AND at_end.time_ns < lasting.end_ns
+            ON at_end.thread_id = parents.thread_id AND at_end.time_ns < parents.start_ns + parents.dur_ns
     ),
     inside AS (
-        SELECT key, parent_place AS place, sum(dur_ns) AS dur_ns, sum(device_ns) AS device_ns
+        SELECT
+            thread_id,
+            parent_place AS place,
+            sum(dur_ns) AS dur_ns,
+            sum(device_ns) AS device_ns
         FROM whole
         WHERE parent_place IS NOT NULL
-        GROUP BY key, parent_place
+        GROUP BY thread_id, parent_place
     )
 SELECT
-    whole.key,
+    key,
     whole.place,
     whole.parent_place,
     CAST(whole.dur_ns - coalesce(inside.dur_ns, 0) AS BIGINT) AS own_ns,
     CAST(whole.device_ns AS BIGINT) AS device_ns,
     CAST(whole.device_ns - coalesce(inside.device_ns, 0) AS BIGINT) AS own_device_ns
 FROM whole
-LEFT JOIN inside ON inside.key = whole.key AND inside.place = whole.place;
+JOIN threads USING (thread_id)
+LEFT JOIN inside ON inside.thread_id = whole.thread_id AND inside.place = whole.place;
 
 -- device_launches: When the host asked for each operation of a device, and how long that took.
 --

@@ -92,7 +92,9 @@ WITH
         ASOF LEFT JOIN launched AS at_start
             ON at_start.thread_id = parents.thread_id AND at_start.time_ns < parents.start_ns
         ASOF LEFT JOIN launched AS at_end
-            ON at_end.thread_id = parents.thread_id AND at_end.time_ns < parents.start_ns + parents.dur_ns
+            ON
+                at_end.thread_id = parents.thread_id
+                AND at_end.time_ns < parents.start_ns + parents.dur_ns
     ),
     inside AS (
         SELECT

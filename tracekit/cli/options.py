@@ -80,7 +80,7 @@ MemoryOpt = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help="Memory to use, such as 2GB: for queries, and shared out among workers.",
+        help="Memory to use, such as 2GB: for queries (512MB), and shared out among workers.",
     ),
 ]
 SchedulerOpt = Annotated[

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-DEFAULT_MEMORY_BYTES = 1 << 30
+DEFAULT_MEMORY_BYTES = 512_000_000
+"""For the tables and sorts of queries, beyond which they go to disk. With twice as much a diagnosis
+of a trace of 2 GB is a fifth faster, one of 4,096 ranks a tenth slower (so from 512 MiB on)."""
 
 ONE_THREAD_BYTES = 128 << 20
 """Below this many bytes of Parquet a second thread costs more memory than it saves time."""

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from tracekit.ingest.base import IngestOptions, Recognition, Sink, SourceFile
-from tracekit.ingest.counters import plain_table
 from tracekit.ingest.parquet_text import as_text
 
 
@@ -50,6 +49,8 @@ class Family(Struct):
     def sniff(self, head: bytes, name: str) -> Recognition | None:
         """Recognise a file of the family by its first bytes."""
         if self.is_table:
+            from tracekit.ingest.counters import plain_table
+
             head = plain_table.as_csv(head)
         recognition: Recognition | None = self._read_by().sniff(head, name)
         return recognition
@@ -57,6 +58,8 @@ class Family(Struct):
     def read(self, source: SourceFile, sink: Sink, options: IngestOptions) -> None:
         """Stream the file into the sink."""
         if self.is_table:
+            from tracekit.ingest.counters import plain_table
+
             source = plain_table.opened_as_csv(as_text(source))
         self._read_by().read(source, sink)
 

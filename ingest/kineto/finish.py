@@ -118,8 +118,8 @@ class Finisher:
             ("pid", called.pid),
         ):
             rows = rows.append_column(column, arrays.column(values, ~called.is_found))
-        for column, numbers in steps.items():
-            rows = rows.append_column(column, numbers)
+        for column, told in steps.items():
+            rows = rows.append_column(column, told)
         self.sink.write("gpu_op", rows)
 
     def _write_comms(self, rows: pa.Table) -> None:

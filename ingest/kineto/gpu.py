@@ -294,9 +294,11 @@ class GpuRows:
         return self._names.classes[code]
 
     def close(self) -> None:
-        """Drop temporary files."""
+        """Drop temporary files, and whom it tells of times: whoever has this must not stay for it,
+        since cycles are not collected while files are read."""
         self.ops.close()
         self.comms.close()
+        del self._note_times
 
 
 def _external(args: GpuArgs) -> int | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
+from memory_sink import MemorySink, source_of
 
 from kineto_events import NCCL, comm, kernel, launch, read, step, trace, x
+from tracekit.ingest.base import IngestOptions
 from tracekit.ingest.kineto import collectives
 from tracekit.ingest.kineto import trace as kineto_trace
 from tracekit.values import group_id
@@ -183,6 +187,22 @@ def test_rows_in_a_temporary_file_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert len(spilled.tables["gpu_op"]) > 1
     for table in ("gpu_op", "collective"):
         assert spilled.rows(table) == plain.rows(table)
+
+
+def test_nothing_of_a_reader_stays_when_it_has_read() -> None:
+    """Cycles are not collected while files are read: those of a thousand traces would add up."""
+    events = [launch(1, 150), kernel(NCCL, 215, 10, 1, **comm()), step(1, 100, 100)]
+    reader = kineto_trace.TraceReader(
+        source_of(trace(events)), MemorySink(), IngestOptions(), chunk_bytes=1 << 16
+    )
+    gone = weakref.ref(reader)
+    gc.disable()
+    try:
+        reader.run()
+        del reader
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 PLANTED = "hunter2" * 2

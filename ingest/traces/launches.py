@@ -7,6 +7,7 @@ kernel to its launch, the launch's time ties it to a step and to the ranges arou
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 
 from tracekit import arrays
+from tracekit.ingest.traces import spill
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -160,15 +162,18 @@ class LaunchFile:
     def close(self) -> None:
         """Drop the temporary file."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written is tried once more
+                self._file.close()
 
     def _write(self) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._calls.finish()
         columns = self._calls.columns()
-        for column in columns:
-            self._file.write(column.tobytes())
+        with spill.writing():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+            for column in columns:
+                self._file.write(column.tobytes())
+            self._file.flush()
         self._pieces.append((len(columns[0]), int(columns[0][0]), int(columns[0][-1])))
         self._calls, self._calls_count = Launches(), 0
 

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 
+from tracekit.errors import RunWriteError
+
 SPILL_ROWS = 1 << 15
 """Rows that wait in memory before they go to a temporary file."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """What goes wrong with the disk becomes a RunWriteError, so that no source is blamed for it."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else type(error).__name__
+        place = tempfile.tempdir or "the folder for temporary files"  # none where none can be used
+        raise RunWriteError(
+            f"{place}: cannot be written ({why})",
+            hint="set TMPDIR to a folder with enough space, where you may write",
+        ) from None
 
 
 class Spill:
@@ -35,11 +53,13 @@ class Spill:
         if not self._tables:
             return
         merged = _without_nulls(pa.concat_tables(self._tables)).combine_chunks()
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-            self._schema = self._tables[0].schema
-        with pa.ipc.new_stream(self._file, merged.schema) as stream:
-            stream.write_table(merged)
+        with writing():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+                self._schema = self._tables[0].schema
+            with pa.ipc.new_stream(self._file, merged.schema) as stream:
+                stream.write_table(merged)
+            self._file.flush()
         self._tables = []
         self._waiting = 0
 
@@ -59,7 +79,8 @@ class Spill:
     def close(self) -> None:
         """Drop the temporary file."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written is tried once more
+                self._file.close()
 
 
 def _without_nulls(rows: pa.Table) -> pa.Table:

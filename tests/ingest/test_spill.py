@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import tempfile
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from tracekit.ingest.traces import spill
+from tracekit.errors import RunWriteError
+from tracekit.ingest.traces import launches, spill
 
 SCHEMA = pa.schema(
     [
@@ -65,3 +71,26 @@ def test_what_is_unknown_takes_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None
         sizes[null] = kept._file.tell()
         kept.close()
     assert sizes["number", "text", "grid"] < sizes[()] / 50
+
+
+class _Full(io.BytesIO):
+    """A file on a disk without space."""
+
+    def write(self, _: object) -> int:
+        raise OSError(errno.ENOSPC, "none")
+
+
+def test_a_full_disk_is_not_the_trace_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "SPILL_ROWS", 1)
+    monkeypatch.setattr(launches, "PIECE_ROWS", 1)
+    monkeypatch.setattr(tempfile, "TemporaryFile", _Full)
+    rows = spill.Spill()
+    with pytest.raises(RunWriteError, match="No space left on device") as told:
+        rows.add(_batch(0, 3))
+    assert "TMPDIR" in str(told.value.hint)
+    rows.close()
+    one = np.ones(1, np.int64)
+    calls = launches.LaunchFile()
+    with pytest.raises(RunWriteError, match="No space left on device"):
+        calls.add(one, one, one, one, one)
+    calls.close()

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import pyarrow as pa
 
-from tracekit.errors import RunWriteError
+from tracekit.store.writer import writing as store_writing
 
 SPILL_ROWS = 1 << 15
 """Rows that wait in memory before they go to a temporary file."""
 
 
-@contextmanager
-def writing() -> Iterator[None]:
-    """What goes wrong with the disk becomes a RunWriteError, so that no source is blamed for it."""
-    try:
-        yield
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else type(error).__name__
-        place = tempfile.tempdir or "the folder for temporary files"  # none where none can be used
-        raise RunWriteError(
-            f"{place}: cannot be written ({why})",
-            hint="set TMPDIR to a folder with enough space, where you may write",
-        ) from None
+def writing() -> AbstractContextManager[None]:
+    """Of a temporary file: a full disk is no trace's fault."""
+    place = "the folder for temporary files"
+    with suppress(OSError):  # where none can be used
+        place = tempfile.gettempdir()
+    return store_writing(place, "set TMPDIR to a folder with enough space, where you may write")
 
 
 class Spill:

@@ -35,16 +35,15 @@ FILE_BYTES = 256 << 20
 
 
 @contextlib.contextmanager
-def writing(place: Path) -> Iterator[None]:
+def writing(
+    place: Path | str, hint: str = "name a folder with enough space, where you may write"
+) -> Iterator[None]:
     """What goes wrong with the disk becomes a RunWriteError, so that no source is blamed for it."""
     try:
         yield
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else type(error).__name__
-        raise RunWriteError(
-            f"{place}: cannot be written ({why})",
-            hint="name a folder with enough space, where you may write",
-        ) from None
+        raise RunWriteError(f"{place}: cannot be written ({why})", hint=hint) from None
 
 
 SAMPLE_TABLES = frozenset({"gpu_sample", "host_sample", "net_sample", "storage_sample"})
